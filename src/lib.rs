@@ -3,5 +3,11 @@
 
 mod error;
 pub mod interface;
+pub mod ring;
+mod sync;
+mod sys;
+pub mod umem;
 
 pub use error::{Error, ErrorKind, Result, Step};
+pub use ring::RingSize;
+pub use umem::{Audit, Batch, ChunkSize, NoRoom, Packet, PacketMut, Pages, Umem, UmemConfig};

@@ -1,0 +1,150 @@
+//! Our side of the RX and Completion rings.
+
+use std::{fmt, ops::DerefMut};
+
+use bytemuck::Pod;
+
+use super::{Indices, RingMemory};
+use crate::sync::Ordering;
+
+/// The consuming side of a ring, with its index and the other side's last seen one.
+///
+/// Padded like the [`Producer`](super::Producer).
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Consumer<T> {
+    ring: RingMemory<T>,
+    /// The next slot to read. Ahead of the shared index only inside `release`.
+    next: u32,
+    /// The producer's index when last read: slots up to there hold something.
+    limit: u32,
+}
+
+impl<T: Pod> Consumer<T> {
+    /// Takes the consuming side over where the ring stands.
+    ///
+    /// # Safety
+    ///
+    /// There is no other consumer on this ring for as long as this one lives.
+    pub(crate) unsafe fn new(ring: RingMemory<T>) -> Self {
+        let next = ring.indices().consumer().load(Ordering::Relaxed);
+        let mut consumer = Self { ring, next, limit: next };
+        consumer.look();
+        consumer
+    }
+
+    pub(crate) fn indices(&self) -> &Indices {
+        self.ring.indices()
+    }
+
+    fn look(&mut self) {
+        // Acquire: the slots that the producer publishes are read after its index.
+        let producer = self.indices().producer().load(Ordering::Acquire);
+        // A producer that claims to be more than a ring ahead is believed for one ring.
+        let filled = producer.wrapping_sub(self.next).min(self.indices().size());
+        self.limit = self.next.wrapping_add(filled);
+    }
+
+    /// How many entries can be read: `wanted` or more where a fresh look finds as many.
+    pub(crate) fn available(&mut self, wanted: u32) -> u32 {
+        let available = self.limit.wrapping_sub(self.next);
+        if available >= wanted {
+            return available;
+        }
+        self.look();
+        self.limit.wrapping_sub(self.next)
+    }
+
+    /// See [`ConsumerRing::peek`].
+    pub(crate) fn peek(&mut self, count: u32) -> Peeked<'_, T> {
+        let count = self.available(count).min(count);
+        Peeked { ring: self, count }
+    }
+}
+
+/// Entries of a ring that can be read: nothing is given back before [`release`](Self::release).
+#[must_use = "peeked entries are given back by `release`; dropping them leaves them in the ring"]
+pub struct Peeked<'a, T> {
+    ring: &'a mut Consumer<T>,
+    count: u32,
+}
+
+impl<T: Pod> Peeked<'_, T> {
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether there is nothing to read.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The entries, before and after the wrap.
+    pub fn slices(&self) -> (&[T], &[T]) {
+        // SAFETY: published by `Consumer::available`; not released before this guard is consumed.
+        unsafe { self.ring.ring.slices(self.ring.next, self.count) }
+    }
+
+    /// The entries one after the other.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        let (before, after) = self.slices();
+        before.iter().chain(after)
+    }
+
+    /// Gives the slots back to the kernel; returns how many.
+    pub fn release(self) -> usize {
+        let count = self.len();
+        self.release_first(count)
+    }
+
+    /// Gives back the first `count` slots, or all where there are fewer; the rest stays in the ring.
+    pub fn release_first(self, count: usize) -> usize {
+        let count = u32::try_from(count).unwrap_or(u32::MAX).min(self.count);
+        let next = self.ring.next.wrapping_add(count);
+        self.ring.next = next;
+        // Release: we have read the slots before the index lets the producer write them again.
+        self.ring.indices().consumer().store(next, Ordering::Release);
+        count as usize
+    }
+}
+
+impl<T> fmt::Debug for Peeked<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peeked").field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
+/// The RX or Completion ring of a socket, for as long as the socket is borrowed.
+pub struct ConsumerRing<'a, T> {
+    ring: Box<dyn DerefMut<Target = Consumer<T>> + 'a>,
+}
+
+impl<'a, T: Pod> ConsumerRing<'a, T> {
+    pub(crate) fn new(ring: impl DerefMut<Target = Consumer<T>> + 'a) -> Self {
+        Self { ring: Box::new(ring) }
+    }
+
+    /// The number of slots.
+    pub fn size(&self) -> usize {
+        self.ring.indices().size() as usize
+    }
+
+    /// Looks at as many entries as there are, at most `count`, possibly none.
+    #[doc(alias = "xsk_ring_cons__peek")]
+    pub fn peek(&mut self, count: usize) -> Peeked<'_, T> {
+        self.ring.peek(u32::try_from(count).unwrap_or(u32::MAX))
+    }
+
+    /// Looks at exactly `count` entries, or at none.
+    pub fn peek_exact(&mut self, count: usize) -> Option<Peeked<'_, T>> {
+        let peeked = self.peek(count);
+        (peeked.len() == count).then_some(peeked)
+    }
+}
+
+impl<T> fmt::Debug for ConsumerRing<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConsumerRing").finish_non_exhaustive()
+    }
+}

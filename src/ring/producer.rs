@@ -1,0 +1,206 @@
+//! Our side of the Fill and TX rings.
+
+use std::{fmt, mem::MaybeUninit, ops::DerefMut};
+
+use bytemuck::Pod;
+
+use super::{Indices, RingMemory};
+use crate::sync::Ordering;
+
+/// The producing side of a ring, with its index and the other side's last seen one.
+///
+/// Padded to the pair of cache lines that the prefetcher fetches together, so that the two halves
+/// of a socket, on two cores, do not share one.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Producer<T> {
+    ring: RingMemory<T>,
+    /// The next slot to write. Ahead of the shared index only inside `submit`.
+    next: u32,
+    /// One ring's length past the consumer's index when last read: slots up to there are free.
+    limit: u32,
+}
+
+impl<T: Pod> Producer<T> {
+    /// Takes the producing side over where the ring stands.
+    ///
+    /// # Safety
+    ///
+    /// There is no other producer on this ring for as long as this one lives.
+    pub(crate) unsafe fn new(ring: RingMemory<T>) -> Self {
+        let next = ring.indices().producer().load(Ordering::Relaxed);
+        let mut producer = Self { ring, next, limit: next };
+        producer.look();
+        producer
+    }
+
+    pub(crate) fn indices(&self) -> &Indices {
+        self.ring.indices()
+    }
+
+    fn look(&mut self) {
+        // Acquire: what the consumer read from a slot, it read before it gave the slot back.
+        let consumer = self.indices().consumer().load(Ordering::Acquire);
+        // A consumer that claims to be ahead of us, or more than a ring behind, is not believed.
+        let used = self.next.wrapping_sub(consumer).min(self.indices().size());
+        self.limit = self.next.wrapping_add(self.indices().size() - used);
+    }
+
+    /// How many slots are free: `wanted` or more where a fresh look finds as many.
+    pub(crate) fn free(&mut self, wanted: u32) -> u32 {
+        let free = self.limit.wrapping_sub(self.next);
+        if free >= wanted {
+            return free;
+        }
+        self.look();
+        self.limit.wrapping_sub(self.next)
+    }
+
+    /// See [`ProducerRing::reserve`].
+    pub(crate) fn reserve(&mut self, count: u32) -> Option<Reserved<'_, T>> {
+        (self.free(count) >= count).then_some(Reserved { ring: self, count, written: 0 })
+    }
+
+    /// See [`ProducerRing::reserve_up_to`].
+    pub(crate) fn reserve_up_to(&mut self, count: u32) -> Reserved<'_, T> {
+        let count = self.free(count).min(count);
+        Reserved { ring: self, count, written: 0 }
+    }
+}
+
+/// Slots of a ring that are free to write: nothing is published before [`submit`](Self::submit).
+#[must_use = "reserved slots are published by `submit`; dropping them is a cancel"]
+pub struct Reserved<'a, T> {
+    ring: &'a mut Producer<T>,
+    count: u32,
+    written: u32,
+}
+
+impl<T: Pod> Reserved<'_, T> {
+    /// How many slots are reserved, written or not.
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether no slot was free.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// How many slots have been written.
+    pub fn written(&self) -> usize {
+        self.written as usize
+    }
+
+    /// Writes one descriptor into the next slot, if there is one left.
+    ///
+    /// # Safety
+    ///
+    /// As [`write`](Self::write).
+    pub unsafe fn push(&mut self, value: T) -> bool {
+        // SAFETY: the caller's word.
+        unsafe { self.write(&[value]) == 1 }
+    }
+
+    /// Writes descriptors into the next slots, as many as are left; returns how many.
+    ///
+    /// # Safety
+    ///
+    /// Once submitted, the kernel reads from or writes into the chunk that each address names. The
+    /// caller owns these chunks, no reference into them exists, and until they come back (through RX,
+    /// or Completion) neither the caller nor any [`Batch`](crate::Batch) uses them. A descriptor that
+    /// the kernel refuses may come back or not, depending on the kernel.
+    pub unsafe fn write(&mut self, values: &[T]) -> usize {
+        let (before, after) = self.unwritten();
+        let count = values.len().min(before.len() + after.len());
+        let (first, second) = values[..count].split_at(count.min(before.len()));
+        copy(first, before);
+        copy(second, after);
+        // SAFETY: as many slots as we have just copied into.
+        unsafe { self.assume_written(count) };
+        count
+    }
+
+    /// The slots that have not been written yet, before and after the wrap.
+    pub(crate) fn unwritten(&mut self) -> (&mut [MaybeUninit<T>], &mut [MaybeUninit<T>]) {
+        let start = self.ring.next.wrapping_add(self.written);
+        // SAFETY: free by `Producer::free` and not published before `submit`; no other slices to them
+        // exist, as we are the one guard of the one producer and borrow ourselves mutably.
+        unsafe { self.ring.ring.slices_mut(start, self.count - self.written) }
+    }
+
+    /// Counts slots as written that were written through [`unwritten`](Self::unwritten).
+    ///
+    /// # Safety
+    ///
+    /// The first `count` of them were, under the terms of [`write`](Self::write).
+    pub(crate) unsafe fn assume_written(&mut self, count: usize) {
+        debug_assert!(count <= self.len() - self.written(), "more than was reserved");
+        self.written += u32::try_from(count).unwrap_or(0);
+    }
+
+    /// Publishes the slots that were written, and no others; returns how many.
+    pub fn submit(self) -> usize {
+        let next = self.ring.next.wrapping_add(self.written);
+        self.ring.next = next;
+        // Release: the slots' contents, and the frames', are there before the index says so.
+        self.ring.indices().producer().store(next, Ordering::Release);
+        self.written as usize
+    }
+}
+
+fn copy<T: Pod>(from: &[T], to: &mut [MaybeUninit<T>]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        to.write(*from);
+    }
+}
+
+impl<T> fmt::Debug for Reserved<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reserved")
+            .field("count", &self.count)
+            .field("written", &self.written)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The Fill or TX ring of a socket, for as long as the socket is borrowed.
+pub struct ProducerRing<'a, T> {
+    ring: Box<dyn DerefMut<Target = Producer<T>> + 'a>,
+}
+
+impl<'a, T: Pod> ProducerRing<'a, T> {
+    pub(crate) fn new(ring: impl DerefMut<Target = Producer<T>> + 'a) -> Self {
+        Self { ring: Box::new(ring) }
+    }
+
+    /// The number of slots.
+    pub fn size(&self) -> usize {
+        self.ring.indices().size() as usize
+    }
+
+    /// Reserves exactly `count` slots, or none. With 63 free slots, asking for 64 gives `None`: see
+    /// [`reserve_up_to`](Self::reserve_up_to).
+    #[doc(alias = "xsk_ring_prod__reserve")]
+    pub fn reserve(&mut self, count: usize) -> Option<Reserved<'_, T>> {
+        self.ring.reserve(u32::try_from(count).ok()?)
+    }
+
+    /// Reserves as many slots as are free, at most `count`, possibly none.
+    #[doc(alias = "xsk_ring_prod__reserve")]
+    pub fn reserve_up_to(&mut self, count: usize) -> Reserved<'_, T> {
+        self.ring.reserve_up_to(u32::try_from(count).unwrap_or(u32::MAX))
+    }
+
+    /// Whether the kernel waits for a call before it looks at this ring again.
+    #[doc(alias = "xsk_ring_prod__needs_wakeup")]
+    pub fn needs_wakeup(&self) -> bool {
+        self.ring.indices().needs_wakeup()
+    }
+}
+
+impl<T> fmt::Debug for ProducerRing<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProducerRing").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,528 @@
+//! The unit of ownership.
+
+use std::{fmt, mem::MaybeUninit, ptr::NonNull};
+
+use super::{
+    BatchCount, Place, Umem,
+    packet::{Packet, PacketMut, Packets, PacketsMut, first_packet},
+};
+use crate::{
+    Error, ErrorKind, Result, Step,
+    sync::Arc,
+    sys::uapi::{Desc, XDP_PKT_CONTD},
+};
+
+/// Frames that are ours: received packets, packets to send, and a list of spare frames.
+///
+/// A batch owns its frames until it gives them away: [`send`](crate::Socket::send) to the kernel,
+/// [`append`](Self::append), [`split_off`](Self::split_off) and [`route`](Self::route) to other batches,
+/// everything else back to the free frames. Ownership costs something per batch and nothing per
+/// packet. Packets come out in the order in which they went in.
+///
+/// The frames of packets that are dropped ([`clear`](Self::clear), [`retain`](Self::retain)) or that
+/// completed sending go to the batch's spare list, from which the next `recv` gives the kernel new
+/// frames first and [`alloc`](Self::alloc) takes; the shared pool sees them only when that list is
+/// full, and when the batch is dropped.
+///
+/// To hold a packet for later, hold a batch of one.
+///
+/// ```
+/// use xskit::UmemConfig;
+///
+/// let umem = UmemConfig::new(64).build()?;
+/// let mut batch = umem.batch(16);
+/// batch.alloc(4);
+/// for (number, mut packet) in batch.packets_mut().enumerate() {
+///     packet.write(&[number as u8; 60])?;
+/// }
+/// batch.retain(|packet| packet.head()[0] % 2 == 1);
+/// let firsts: Vec<u8> = batch.packets().map(|packet| packet.head()[0]).collect();
+/// assert_eq!(firsts, [1, 3]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Batch {
+    umem: Umem,
+    /// From `head` on: descriptors of chunks that this batch owns, each within its chunk.
+    descs: Vec<Desc>,
+    /// Packets before it have been sent; advancing it is all that taking from the front costs.
+    head: usize,
+    /// Whether any descriptor may carry `XDP_PKT_CONTD`.
+    multi_buffer: bool,
+    spare: Vec<u64>,
+    capacity: usize,
+    count: Arc<BatchCount>,
+}
+
+/// What became of received descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) good: usize,
+    /// Refused, since they point outside the memory or past their chunk.
+    pub(crate) bad: usize,
+}
+
+impl Batch {
+    pub(super) fn new(umem: &Umem, capacity: usize) -> Self {
+        assert!((1..=1 << 24).contains(&capacity), "a batch of {capacity} frames: 1 to 2^24");
+        let count = Arc::new(BatchCount::default());
+        umem.counts().register(&count);
+        Self {
+            umem: umem.clone(),
+            descs: Vec::with_capacity(capacity),
+            head: 0,
+            multi_buffer: false,
+            spare: Vec::with_capacity(capacity),
+            capacity,
+            count,
+        }
+    }
+
+    /// The memory that the frames belong to.
+    pub fn umem(&self) -> &Umem {
+        &self.umem
+    }
+
+    /// The number of frames in the batch's packets: that of packets, unless some have several frames.
+    pub fn len(&self) -> usize {
+        self.descs.len() - self.head
+    }
+
+    /// Whether there is no packet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The number of frames that the batch can hold.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The number of frames that still fit.
+    pub fn room(&self) -> usize {
+        self.capacity - self.len()
+    }
+
+    /// The number of packets.
+    pub fn packet_count(&self) -> usize {
+        if !self.multi_buffer {
+            return self.len();
+        }
+        self.packets().count()
+    }
+
+    /// Bytes in all packets.
+    pub fn bytes(&self) -> u64 {
+        self.descs().iter().map(|desc| u64::from(desc.len)).sum()
+    }
+
+    /// The packets, in order.
+    pub fn packets(&self) -> impl Iterator<Item = Packet<'_>> {
+        Packets::of(self)
+    }
+
+    /// The packets, in order, to change.
+    pub fn packets_mut(&mut self) -> impl Iterator<Item = PacketMut<'_>> {
+        let memory = self.memory();
+        PacketsMut::new(memory, self.umem.geometry(), &mut self.descs[self.head..])
+    }
+
+    /// Appends up to `count` packets of one frame each, of no bytes yet, to be written and sent;
+    /// returns how many there was room and memory for.
+    ///
+    /// Frames come from the spare list, where completed ones go, then from the pool. They begin after
+    /// the [headroom](Umem::headroom).
+    pub fn alloc(&mut self, count: usize) -> usize {
+        let count = count.min(self.room());
+        if self.spare.len() < count {
+            let missing = count - self.spare.len();
+            self.umem.pool().take(missing, &mut self.spare);
+        }
+        let left = self.spare.len() - count.min(self.spare.len());
+        let count = self.spare.len() - left;
+        self.compact(count);
+        let headroom = u64::from(self.umem.geometry().headroom());
+        self.umem.moved(&self.spare[left..], Place::Free, Place::Batch);
+        let frames = self.spare.drain(left..).rev();
+        self.descs.extend(frames.map(|base| Desc { addr: base + headroom, len: 0, options: 0 }));
+        self.note();
+        count
+    }
+
+    /// Moves packets from the front of `other` to the end of this batch, as many as there is room for;
+    /// returns how many. The rest stays.
+    ///
+    /// # Errors
+    ///
+    /// [`WrongUmem`](ErrorKind::WrongUmem) if the two belong to different UMEMs; nothing moves.
+    pub fn append(&mut self, other: &mut Self) -> Result<usize> {
+        self.same_umem(other)?;
+        let (frames, packets) = whole_packets(other.descs(), self.room());
+        self.compact(frames);
+        self.descs.extend_from_slice(&other.descs()[..frames]);
+        self.multi_buffer |= other.multi_buffer;
+        other.forget_front(frames);
+        self.note();
+        Ok(packets)
+    }
+
+    /// Cuts the batch after its first `packets` packets; returns the others as a batch of the same
+    /// capacity.
+    #[must_use = "the packets cut off are dropped otherwise; `truncate` does that"]
+    pub fn split_off(&mut self, packets: usize) -> Self {
+        let at = self.head + self.frames_in_first(packets);
+        let mut rest = Self::new(&self.umem, self.capacity);
+        rest.multi_buffer = self.multi_buffer;
+        rest.descs.extend_from_slice(&self.descs[at..]);
+        self.descs.truncate(at);
+        self.note();
+        rest.note();
+        rest
+    }
+
+    /// Drops all packets but the first `packets`; their frames become spare.
+    pub fn truncate(&mut self, packets: usize) {
+        let at = self.head + self.frames_in_first(packets);
+        for index in at..self.descs.len() {
+            self.recycle(self.descs[index].addr);
+        }
+        self.descs.truncate(at);
+        self.note();
+    }
+
+    /// Drops all packets; their frames become spare.
+    pub fn clear(&mut self) {
+        self.truncate(0);
+    }
+
+    /// Keeps the packets for which `keep` returns true; the frames of the others become spare.
+    pub fn retain(&mut self, mut keep: impl FnMut(&mut PacketMut<'_>) -> bool) {
+        let mut sieve = Sieve::new(self);
+        while let Some(mut packet) = sieve.packet() {
+            if keep(&mut packet) { sieve.keep() } else { sieve.recycle() }
+        }
+    }
+
+    /// Moves each packet to the batch of the index that `choose` returns; returns how many moved. A
+    /// packet stays, in order, where the index is past the end or that batch has no room.
+    ///
+    /// # Errors
+    ///
+    /// [`WrongUmem`](ErrorKind::WrongUmem) if one of the batches belongs to another UMEM; nothing
+    /// moves.
+    pub fn route(
+        &mut self,
+        targets: &mut [Self],
+        mut choose: impl FnMut(&mut PacketMut<'_>) -> usize,
+    ) -> Result<usize> {
+        for target in &*targets {
+            self.same_umem(target)?;
+        }
+        let mut moved = 0;
+        let mut sieve = Sieve::new(self);
+        while let Some(mut packet) = sieve.packet() {
+            let index = choose(&mut packet);
+            let target = targets.get_mut(index).filter(|target| target.room() >= sieve.frames());
+            match target {
+                Some(target) => {
+                    target.accept(sieve.give());
+                    moved += 1;
+                }
+                None => sieve.keep(),
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Gives the spare frames back to the pool, where other sockets and batches find them: for a batch
+    /// that will not be used for a while.
+    pub fn release_spare(&mut self) {
+        self.umem.pool().put(&self.spare);
+        self.spare.clear();
+        self.note();
+    }
+
+    pub(super) fn memory(&self) -> NonNull<u8> {
+        self.umem.memory().start()
+    }
+
+    /// The descriptors of the packets.
+    pub(crate) fn descs(&self) -> &[Desc] {
+        &self.descs[self.head..]
+    }
+
+    /// Whether a packet may have several frames.
+    pub(crate) fn multi_buffer(&self) -> bool {
+        self.multi_buffer
+    }
+
+    /// Free frames, to give to the kernel from and to put completed ones into.
+    pub(crate) fn spare_mut(&mut self) -> &mut Vec<u64> {
+        &mut self.spare
+    }
+
+    /// How many more spare frames fit.
+    pub(crate) fn spare_room(&self) -> usize {
+        self.capacity - self.spare.len()
+    }
+
+    /// Takes over received frames: `before` and `after` the ring's wrap. Each is checked to lie in a
+    /// chunk, in the same pass that copies it. Of the options, those in `options` are kept.
+    pub(crate) fn receive(&mut self, before: &[Desc], after: &[Desc], options: u32) -> Taken {
+        let count = before.len() + after.len();
+        debug_assert!(count <= self.room(), "more than the batch has room for");
+        self.compact(count);
+        let start = self.descs.len();
+        let room = self.descs.spare_capacity_mut();
+        let geometry = *self.umem.geometry();
+        let mut fault = 0;
+        let mut seen = 0;
+        let (first, second) = room.split_at_mut(before.len());
+        for (from, to) in [(before, first), (after, second)] {
+            let to: &mut [MaybeUninit<Desc>] = to;
+            for (desc, to) in from.iter().zip(to) {
+                fault |= geometry.packet_fault(desc.addr, desc.len);
+                seen |= desc.options;
+                to.write(Desc { options: desc.options & options, ..*desc });
+            }
+        }
+        // SAFETY: `compact` has made room for `count` more, and the loops above have written them.
+        unsafe { self.descs.set_len(start + count) };
+        let bad = if fault >> 63 == 0 { 0 } else { self.discard_faulty(start) };
+        self.umem.moved(
+            self.descs[start..].iter().map(|desc| &desc.addr),
+            Place::Fill,
+            Place::Batch,
+        );
+        self.multi_buffer |= seen & options & XDP_PKT_CONTD != 0;
+        self.note();
+        Taken { good: count - bad, bad }
+    }
+
+    /// Forgets descriptors that lead outside the memory. Nothing can be said about the frames behind
+    /// them.
+    #[cold]
+    fn discard_faulty(&mut self, start: usize) -> usize {
+        let geometry = *self.umem.geometry();
+        let count = self.descs.len();
+        let mut index = 0;
+        self.descs.retain(|desc| {
+            index += 1;
+            index <= start || geometry.holds_packet(desc.addr, desc.len)
+        });
+        count - self.descs.len()
+    }
+
+    /// The first `count` frames are the kernel's now.
+    pub(crate) fn sent(&mut self, count: usize) {
+        self.umem.moved(
+            self.descs()[..count].iter().map(|desc| &desc.addr),
+            Place::Batch,
+            Place::Tx,
+        );
+        self.forget_front(count);
+    }
+
+    /// Makes spare the frames of packets that the kernel would refuse, since a frame of theirs is
+    /// empty; returns how many packets that were.
+    #[cold]
+    pub(crate) fn recycle_empty(&mut self) -> usize {
+        let mut refused = 0;
+        self.retain(|packet| {
+            let whole = packet.frames().all(|frame| !frame.is_empty());
+            refused += usize::from(!whole);
+            whole
+        });
+        refused
+    }
+
+    /// Hands all frames of the batch, packets' and spare, to the caller as plain addresses.
+    pub(crate) fn detach(&mut self) -> Vec<u64> {
+        let geometry = *self.umem.geometry();
+        let packets: Vec<u64> = self.descs().iter().map(|desc| geometry.base(desc.addr)).collect();
+        self.umem.moved(&packets, Place::Batch, Place::Detached);
+        self.umem.moved(&self.spare, Place::Free, Place::Detached);
+        let mut frames = packets;
+        frames.append(&mut self.spare);
+        self.forget_front(self.len());
+        frames
+    }
+
+    /// Takes over one packet's descriptors. There is room.
+    fn accept(&mut self, packet: &[Desc]) {
+        self.compact(packet.len());
+        self.descs.extend_from_slice(packet);
+        self.multi_buffer |= packet.len() > 1;
+        self.note();
+    }
+
+    /// The first `count` descriptors belong to somebody else now.
+    fn forget_front(&mut self, count: usize) {
+        self.head += count;
+        if self.head == self.descs.len() {
+            self.descs.clear();
+            self.head = 0;
+            self.multi_buffer = false;
+        }
+        self.note();
+    }
+
+    /// Makes room for `count` more descriptors at the end, by moving what there is to the front where
+    /// the end has been reached.
+    fn compact(&mut self, count: usize) {
+        if self.descs.len() + count > self.capacity && self.head > 0 {
+            self.descs.drain(..self.head);
+            self.head = 0;
+        }
+    }
+
+    /// The chunk of this address is free again.
+    fn recycle(&mut self, address: u64) {
+        if self.spare_room() == 0 {
+            // Half of it, so that the pool's lock is taken once for many frames.
+            let much = self.capacity.div_ceil(2);
+            self.umem.pool().put(&self.spare[..much]);
+            self.spare.drain(..much);
+        }
+        let base = self.umem.geometry().base(address);
+        self.umem.moved([&base], Place::Batch, Place::Free);
+        self.spare.push(base);
+    }
+
+    fn frames_in_first(&self, packets: usize) -> usize {
+        if !self.multi_buffer {
+            return packets.min(self.len());
+        }
+        let mut frames = 0;
+        for _ in 0..packets {
+            frames += first_packet(&self.descs()[frames..]);
+        }
+        frames
+    }
+
+    fn same_umem(&self, other: &Self) -> Result<()> {
+        if self.umem.is(&other.umem) {
+            return Ok(());
+        }
+        Err(Error::new(
+            Step::Configure,
+            ErrorKind::WrongUmem,
+            "the two batches belong to different UMEMs",
+        )
+        .hint("make both from the same Umem; a packet gets from one UMEM to another by copying"))
+    }
+
+    /// Publishes the numbers that `audit` adds up.
+    pub(crate) fn note(&self) {
+        self.count.set(self.len(), self.spare.len());
+    }
+}
+
+/// How many frames, of how many whole packets, lie in the first `room` descriptors.
+fn whole_packets(descs: &[Desc], room: usize) -> (usize, usize) {
+    let (mut frames, mut packets) = (0, 0);
+    while frames < descs.len() {
+        let next = first_packet(&descs[frames..]);
+        if frames + next > room {
+            break;
+        }
+        frames += next;
+        packets += 1;
+    }
+    (frames, packets)
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        // The spare list becomes the list of what the packets held: it has room for as many.
+        self.umem.pool().put(&self.spare);
+        self.spare.clear();
+        self.umem.moved(
+            self.descs[self.head..].iter().map(|desc| &desc.addr),
+            Place::Batch,
+            Place::Free,
+        );
+        let geometry = *self.umem.geometry();
+        self.spare.extend(self.descs[self.head..].iter().map(|desc| geometry.base(desc.addr)));
+        self.umem.pool().put(&self.spare);
+        self.count.set(0, 0);
+    }
+}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch")
+            .field("len", &self.len())
+            .field("capacity", &self.capacity)
+            .field("spare", &self.spare.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Goes through a batch packet by packet and closes the gaps, also when a closure panics.
+struct Sieve<'a> {
+    batch: &'a mut Batch,
+    /// Descriptors before it are kept.
+    write: usize,
+    /// The packet at hand: descriptors from `read` to `end`.
+    read: usize,
+    end: usize,
+}
+
+impl<'a> Sieve<'a> {
+    fn new(batch: &'a mut Batch) -> Self {
+        let head = batch.head;
+        Self { batch, write: head, read: head, end: head }
+    }
+
+    /// The next packet. What became of the one before has been said.
+    fn packet(&mut self) -> Option<PacketMut<'_>> {
+        let rest = &self.batch.descs[self.read..];
+        if rest.is_empty() {
+            return None;
+        }
+        self.end = self.read + first_packet(rest);
+        let memory = self.batch.memory();
+        let descs = &mut self.batch.descs[self.read..self.end];
+        Some(PacketMut::new(memory, self.batch.umem.geometry(), descs))
+    }
+
+    /// The number of frames of the packet at hand.
+    fn frames(&self) -> usize {
+        self.end - self.read
+    }
+
+    fn keep(&mut self) {
+        self.batch.descs.copy_within(self.read..self.end, self.write);
+        self.write += self.frames();
+        self.read = self.end;
+    }
+
+    fn recycle(&mut self) {
+        while self.read < self.end {
+            let address = self.batch.descs[self.read].addr;
+            self.read += 1;
+            self.batch.recycle(address);
+        }
+    }
+
+    /// The packet at hand, for another batch.
+    fn give(&mut self) -> &[Desc] {
+        let packet = self.read..self.end;
+        self.read = self.end;
+        &self.batch.descs[packet]
+    }
+}
+
+impl Drop for Sieve<'_> {
+    fn drop(&mut self) {
+        // Nothing is left to read unless a closure panicked: then the packet at hand and those after
+        // it stay.
+        let len = self.batch.descs.len();
+        self.batch.descs.copy_within(self.read..len, self.write);
+        self.batch.descs.truncate(self.write + len - self.read);
+        if self.batch.is_empty() {
+            self.batch.forget_front(0);
+        }
+        self.batch.note();
+    }
+}

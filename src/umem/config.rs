@@ -1,0 +1,106 @@
+//! What a UMEM shall be.
+
+use std::ptr::NonNull;
+
+use super::{ChunkSize, Geometry, Pages, Umem, memory::Memory};
+use crate::{Error, Result};
+
+/// The size and kind of a [`Umem`] to make.
+///
+/// ```
+/// use xskit::{ChunkSize, Pages, UmemConfig};
+///
+/// let umem = UmemConfig::new(4096)
+///     .chunk_size(ChunkSize::K2)
+///     .headroom(64)
+///     .pages(Pages::HugeOrTransparent)
+///     .build()?;
+/// assert_eq!(umem.max_packet_len(), 2048 - 256 - 64);
+/// # Ok::<(), xskit::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct UmemConfig {
+    chunks: u32,
+    chunk_size: ChunkSize,
+    headroom: u32,
+    pages: Pages,
+}
+
+impl UmemConfig {
+    /// A UMEM of `chunks` chunks of 4096 bytes on normal pages, without headroom.
+    pub fn new(chunks: u32) -> Self {
+        Self { chunks, chunk_size: ChunkSize::default(), headroom: 0, pages: Pages::default() }
+    }
+
+    /// The size of a chunk.
+    pub fn chunk_size(mut self, size: ChunkSize) -> Self {
+        self.chunk_size = size;
+        self
+    }
+
+    /// Bytes to keep free before every packet, received or allocated: 0 to 1344 for chunks of 2048,
+    /// to 3392 for 4096. The kernel adds 256 bytes of its own before a received packet.
+    pub fn headroom(mut self, bytes: u32) -> Self {
+        self.headroom = bytes;
+        self
+    }
+
+    /// The pages to map. Adopted memory has its own.
+    pub fn pages(mut self, pages: Pages) -> Self {
+        self.pages = pages;
+        self
+    }
+
+    /// Maps the memory. It is given to the kernel by the first socket, and locked from then on.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for 0 chunks or too much headroom,
+    /// [`Limit`](crate::ErrorKind::Limit) if the memory is not to be had.
+    pub fn build(self) -> Result<Umem> {
+        let geometry = Geometry::new(self.chunks, self.chunk_size, self.headroom)?;
+        let (memory, pages) = Memory::map(geometry.bytes(), self.pages)?;
+        Ok(Umem::new(memory, geometry, pages))
+    }
+
+    /// Uses memory of the caller's instead: a shared mapping, huge pages of another size, a device's.
+    ///
+    /// `len` has to be exactly the number of chunks times their size. `owner` is dropped once no
+    /// socket can reach the memory any more; if that is never seen (a duplicate of a socket's
+    /// descriptor lives on elsewhere), it is leaked instead.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if the length does not fit or the start is not
+    /// aligned to a page; and as [`build`](Self::build).
+    ///
+    /// # Safety
+    ///
+    /// From `start` on, `len` bytes are mapped readable and writable, initialised, and stay so, at this
+    /// place (no `mremap`, no remapping over it), until `owner` is dropped. Until then nobody reads
+    /// or writes them but through the [`Umem`] made here.
+    pub unsafe fn adopt(
+        self,
+        start: NonNull<u8>,
+        len: usize,
+        owner: impl std::any::Any + Send + Sync,
+    ) -> Result<Umem> {
+        let geometry = Geometry::new(self.chunks, self.chunk_size, self.headroom)?;
+        if geometry.bytes() != len as u64 {
+            return Err(Error::invalid(format!(
+                "{len} bytes handed in for {} chunks of {}, which take {}",
+                self.chunks,
+                self.chunk_size,
+                geometry.bytes()
+            )));
+        }
+        let page = crate::sys::page_size();
+        if start.addr().get() % page != 0 {
+            return Err(Error::invalid(format!(
+                "memory at {start:p} is not aligned to {page} bytes"
+            )));
+        }
+        Ok(Umem::new(Memory::adopt(start, Box::new(owner)), geometry, Pages::Adopted))
+    }
+}

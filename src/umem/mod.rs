@@ -1,0 +1,213 @@
+//! The packet memory: chunks, who holds which, and the batches through which packets are touched.
+//!
+//! A [`Umem`] is a handle to page-aligned memory cut into chunks. Every chunk is in exactly one place:
+//! free (the pool, a socket's cache, a batch's spare list), in a [`Batch`], or with the kernel in one
+//! of the rings. Only a batch gives access to a chunk's bytes, and a chunk enters a batch only by being
+//! allocated or received, and leaves it only by being sent, recycled or moved to another batch.
+//! [`Umem::audit`] counts the places.
+#![allow(unsafe_code, reason = "chunks are memory that the kernel reads and writes as well")]
+
+mod audit;
+mod batch;
+mod config;
+mod free;
+mod geometry;
+mod memory;
+mod packet;
+mod place;
+mod quarantine;
+mod registration;
+
+use std::{fmt, sync::OnceLock};
+
+pub use audit::Audit;
+pub(crate) use audit::{BatchCount, Holder, Tally};
+pub use batch::Batch;
+pub use config::UmemConfig;
+pub(crate) use free::{Cache, Pool};
+pub use geometry::ChunkSize;
+use geometry::Geometry;
+use memory::Memory;
+pub use memory::Pages;
+pub use packet::{NoRoom, Packet, PacketMut};
+pub(crate) use place::Place;
+use place::Places;
+pub(crate) use quarantine::Held;
+use quarantine::Quarantine;
+pub(crate) use registration::{Registration, Registrations};
+
+use crate::sync::{Arc, Mutex};
+
+/// Page-aligned memory cut into chunks, shared by sockets, batches and the kernel.
+///
+/// A handle: clones are cheap and mean the same memory, which is unmapped when the last handle,
+/// socket and batch are gone.
+///
+/// ```
+/// use xskit::{ChunkSize, UmemConfig};
+///
+/// let umem = UmemConfig::new(256).chunk_size(ChunkSize::K2).build()?;
+/// let mut batch = umem.batch(64);
+/// assert_eq!(batch.alloc(3), 3);
+/// assert_eq!(umem.audit().batch, 3);
+/// drop(batch);
+/// assert_eq!(umem.audit().free, 256);
+/// # Ok::<(), xskit::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Umem(Arc<Shared>);
+
+struct Shared {
+    geometry: Geometry,
+    pool: Pool,
+    places: Places,
+    quarantine: Mutex<Quarantine>,
+    registrations: Mutex<Registrations>,
+    counts: audit::Counts,
+    pages: Pages,
+    /// Last, so that it outlives what points into it.
+    memory: Memory,
+}
+
+impl Umem {
+    fn new(memory: Memory, geometry: Geometry, pages: Pages) -> Self {
+        let pool = Pool::new(geometry.addresses());
+        Self(Arc::new(Shared {
+            pool,
+            places: Places::new(geometry.chunks()),
+            quarantine: Mutex::default(),
+            registrations: Mutex::default(),
+            counts: audit::Counts::default(),
+            pages,
+            geometry,
+            memory,
+        }))
+    }
+
+    /// An empty batch for up to `capacity` frames of this UMEM.
+    ///
+    /// # Panics
+    ///
+    /// If `capacity` is 0 or more than 2^24.
+    pub fn batch(&self, capacity: usize) -> Batch {
+        Batch::new(self, capacity)
+    }
+
+    /// The number of chunks.
+    pub fn chunks(&self) -> u32 {
+        self.0.geometry.chunks()
+    }
+
+    /// The size of a chunk.
+    pub fn chunk_size(&self) -> ChunkSize {
+        self.0.geometry.chunk_size()
+    }
+
+    /// Bytes before a packet that stay free for headers to come.
+    pub fn headroom(&self) -> u32 {
+        self.0.geometry.headroom()
+    }
+
+    /// The longest packet, in bytes, that fits a frame when it is received: the kernel keeps 256 bytes
+    /// and the headroom before it.
+    pub fn max_packet_len(&self) -> u32 {
+        self.0.geometry.max_received()
+    }
+
+    /// The pages that the memory is really on.
+    pub fn pages(&self) -> Pages {
+        self.0.pages
+    }
+
+    /// Counts the frames in each place.
+    ///
+    /// Exact when traffic rests; a snapshot, whose places need not add up, while it flows.
+    pub fn audit(&self) -> Audit {
+        self.0.counts.audit(self)
+    }
+
+    /// Whether both are handles to the same memory.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.0.geometry
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.0.pool
+    }
+
+    pub(crate) fn counts(&self) -> &audit::Counts {
+        &self.0.counts
+    }
+
+    pub(crate) fn registrations(&self) -> &Mutex<Registrations> {
+        &self.0.registrations
+    }
+
+    fn memory(&self) -> &Memory {
+        &self.0.memory
+    }
+
+    /// Notes that frames moved, and panics if one was not where it should have been: with the feature
+    /// `audit` and in tests. Otherwise nothing.
+    pub(crate) fn moved<'a>(
+        &self,
+        addresses: impl IntoIterator<Item = &'a u64>,
+        from: Place,
+        to: Place,
+    ) {
+        self.0.places.moved(&self.0.geometry, addresses, from, to);
+    }
+
+    /// Takes custody of frames that the kernel may still reach.
+    pub(crate) fn quarantine(&self, held: Held) {
+        if !held.is_empty() {
+            crate::sync::lock(&self.0.quarantine).hold(held);
+        }
+    }
+
+    /// The kernel is known to have let go of that queue: what was held for it is free again. `elsewhere`
+    /// are frames that the queue's new socket has given to the kernel already.
+    pub(crate) fn queue_is_free(&self, ifindex: u32, queue: u32, elsewhere: &[u64]) {
+        let mut quarantine = crate::sync::lock(&self.0.quarantine);
+        let back = quarantine.queue_is_free(self, ifindex, queue, elsewhere);
+        drop(quarantine);
+        self.returned(&back);
+    }
+
+    /// Takes frames back that the kernel is known to have let go of.
+    pub(crate) fn returned(&self, frames: &[u64]) {
+        self.0.places.returned(&self.0.geometry, frames);
+        self.0.pool.put(frames);
+    }
+}
+
+impl fmt::Debug for Umem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Umem")
+            .field("chunks", &self.chunks())
+            .field("chunk_size", &self.chunk_size())
+            .field("headroom", &self.headroom())
+            .field("pages", &self.pages())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // No socket and no batch is left, since each holds a handle. Frames still in quarantine belong
+        // to a socket whose end nobody has seen: user memory is then leaked rather than freed.
+        if !crate::sync::lock(&self.quarantine).is_empty() {
+            self.memory.leak_owner();
+        }
+    }
+}
+
+/// Bytes of memory that this machine has.
+fn physical_memory() -> Option<u64> {
+    static BYTES: OnceLock<Option<u64>> = OnceLock::new();
+    *BYTES.get_or_init(crate::sys::physical_memory)
+}

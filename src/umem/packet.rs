@@ -1,0 +1,300 @@
+//! One packet's bytes, in one or more frames.
+
+use std::{fmt, mem, ptr::NonNull, slice};
+
+use super::{Batch, Geometry};
+use crate::sys::uapi::{Desc, XDP_PKT_CONTD};
+
+/// A packet in a [`Batch`], to read: one frame, or several when it is larger than a chunk.
+#[derive(Clone, Copy)]
+pub struct Packet<'a> {
+    memory: NonNull<u8>,
+    descs: &'a [Desc],
+}
+
+/// A packet in a [`Batch`], to read, change, shorten and lengthen.
+pub struct PacketMut<'a> {
+    memory: NonNull<u8>,
+    geometry: &'a Geometry,
+    descs: &'a mut [Desc],
+}
+
+// SAFETY: a shared view of bytes that the batch owns, borrowed for 'a.
+unsafe impl Send for Packet<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Packet<'_> {}
+// SAFETY: an exclusive view of bytes that the batch owns, borrowed for 'a.
+unsafe impl Send for PacketMut<'_> {}
+// SAFETY: `&PacketMut` only reads.
+unsafe impl Sync for PacketMut<'_> {}
+
+/// A packet cannot grow that far: the chunk has no room before or after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom {
+    /// Bytes asked for.
+    pub asked: usize,
+    /// Bytes that would have been possible.
+    pub possible: usize,
+}
+
+impl fmt::Display for NoRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes asked for where the frame has room for {}", self.asked, self.possible)
+    }
+}
+
+impl std::error::Error for NoRoom {}
+
+/// # Safety
+///
+/// The descriptor is one of a batch that owns its chunk, and the batch is borrowed for `'a`.
+unsafe fn bytes<'a>(memory: NonNull<u8>, desc: &Desc) -> &'a [u8] {
+    // SAFETY: a batch holds only descriptors that lie in one chunk of the mapped, initialised memory;
+    // the batch owns the chunk, so that neither the kernel nor another batch writes it meanwhile.
+    unsafe { slice::from_raw_parts(memory.add(desc.addr as usize).as_ptr(), desc.len as usize) }
+}
+
+/// # Safety
+///
+/// As [`bytes`], and the borrow is exclusive.
+unsafe fn bytes_mut<'a>(memory: NonNull<u8>, desc: &mut Desc) -> &'a mut [u8] {
+    // SAFETY: as in `bytes`; exclusive by the caller's word.
+    unsafe { slice::from_raw_parts_mut(memory.add(desc.addr as usize).as_ptr(), desc.len as usize) }
+}
+
+fn length(descs: &[Desc]) -> usize {
+    descs.iter().map(|desc| desc.len as usize).sum()
+}
+
+impl<'a> Packet<'a> {
+    /// Bytes in the packet, over all of its frames.
+    #[expect(clippy::len_without_is_empty, reason = "a received packet is never empty")]
+    pub fn len(&self) -> usize {
+        length(self.descs)
+    }
+
+    /// The first frame's bytes, where the headers are: the whole packet unless it is larger than a
+    /// chunk.
+    pub fn head(&self) -> &'a [u8] {
+        // SAFETY: our batch's descriptor, borrowed for 'a.
+        unsafe { bytes(self.memory, &self.descs[0]) }
+    }
+
+    /// The bytes of each frame.
+    pub fn frames(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
+        let memory = self.memory;
+        // SAFETY: our batch's descriptors, borrowed for 'a.
+        self.descs.iter().map(move |desc| unsafe { bytes(memory, desc) })
+    }
+}
+
+impl<'a> PacketMut<'a> {
+    /// A view of one packet's descriptors.
+    pub(super) fn new(memory: NonNull<u8>, geometry: &'a Geometry, descs: &'a mut [Desc]) -> Self {
+        Self { memory, geometry, descs }
+    }
+
+    /// Bytes in the packet, over all of its frames.
+    pub fn len(&self) -> usize {
+        length(self.descs)
+    }
+
+    /// Whether there are none, as in a frame just allocated. Such a packet is never sent.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The first frame's bytes, where the headers are: the whole packet unless it is larger than a
+    /// chunk.
+    pub fn head(&self) -> &[u8] {
+        // SAFETY: our batch's descriptor, borrowed with self.
+        unsafe { bytes(self.memory, &self.descs[0]) }
+    }
+
+    /// As [`head`](Self::head), to change.
+    pub fn head_mut(&mut self) -> &mut [u8] {
+        // SAFETY: our batch's descriptor, borrowed exclusively with self.
+        unsafe { bytes_mut(self.memory, &mut self.descs[0]) }
+    }
+
+    /// The bytes of each frame.
+    pub fn frames(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        let memory = self.memory;
+        // SAFETY: our batch's descriptors, borrowed with self.
+        self.descs.iter().map(move |desc| unsafe { bytes(memory, desc) })
+    }
+
+    /// As [`frames`](Self::frames), to change.
+    pub fn frames_mut(&mut self) -> impl ExactSizeIterator<Item = &mut [u8]> {
+        let memory = self.memory;
+        // SAFETY: our batch's descriptors, borrowed exclusively with self; each is in a chunk of its
+        // own.
+        self.descs.iter_mut().map(move |desc| unsafe { bytes_mut(memory, desc) })
+    }
+
+    fn last(&mut self) -> &mut Desc {
+        self.descs.last_mut().expect("a packet has at least one frame")
+    }
+
+    /// The longest this packet can become by [`set_len`](Self::set_len).
+    pub fn max_len(&self) -> usize {
+        let (last, rest) = self.descs.split_last().expect("a packet has at least one frame");
+        length(rest) + (self.geometry.chunk_bytes() - self.geometry.offset(last.addr)) as usize
+    }
+
+    /// Makes the packet `len` bytes long, by moving the end of its last frame. Bytes that appear are
+    /// what the chunk happened to hold.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRoom`] if the chunk ends before, or if the packet's last frame begins after `len`; the packet
+    /// is as it was.
+    pub fn set_len(&mut self, len: usize) -> Result<(), NoRoom> {
+        let before = length(&self.descs[..self.descs.len() - 1]);
+        let possible = self.max_len();
+        if len > possible || len < before {
+            return Err(NoRoom { asked: len, possible });
+        }
+        self.last().len = narrow(len - before);
+        Ok(())
+    }
+
+    /// Takes `count` bytes off the front: a header that is no longer wanted.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRoom`] if the first frame has fewer; the packet is as it was.
+    pub fn trim_front(&mut self, count: usize) -> Result<(), NoRoom> {
+        let head = &mut self.descs[0];
+        // One past a chunk's end is the next chunk's first byte: a frame that fills its chunk to the
+        // end keeps its last byte.
+        let fills = self.geometry.offset(head.addr) + head.len == self.geometry.chunk_bytes();
+        let possible = (head.len - u32::from(fills && head.len > 0)) as usize;
+        if count > possible {
+            return Err(NoRoom { asked: count, possible });
+        }
+        head.addr += count as u64;
+        head.len -= narrow(count);
+        Ok(())
+    }
+
+    /// Puts `count` bytes before the front, out of the headroom: a header to come. They are what the
+    /// chunk happened to hold. A received packet has at least 256 bytes and the
+    /// [headroom](super::Umem::headroom) before it.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRoom`] if the chunk begins before; the packet is as it was.
+    pub fn grow_front(&mut self, count: usize) -> Result<(), NoRoom> {
+        let head = &mut self.descs[0];
+        let possible = self.geometry.offset(head.addr) as usize;
+        if count > possible {
+            return Err(NoRoom { asked: count, possible });
+        }
+        head.addr -= count as u64;
+        head.len += narrow(count);
+        Ok(())
+    }
+
+    /// Makes these bytes the packet's content, and their number its length.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRoom`] if they do not fit its frame; the packet is as it was.
+    pub fn write(&mut self, content: &[u8]) -> Result<(), NoRoom> {
+        if self.descs.len() == 1 {
+            self.set_len(content.len())?;
+            self.head_mut().copy_from_slice(content);
+            return Ok(());
+        }
+        let possible = self.max_len();
+        if content.len() != self.len() {
+            self.set_len(content.len()).map_err(|_| NoRoom { asked: content.len(), possible })?;
+        }
+        let mut rest = content;
+        for frame in self.frames_mut() {
+            let (part, after) = rest.split_at(frame.len());
+            frame.copy_from_slice(part);
+            rest = after;
+        }
+        Ok(())
+    }
+}
+
+/// A length that a chunk bounds.
+fn narrow(len: usize) -> u32 {
+    u32::try_from(len).expect("a chunk's bytes fit a u32")
+}
+
+impl fmt::Debug for Packet<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Packet").field("len", &self.len()).field("head", &self.head()).finish()
+    }
+}
+
+impl fmt::Debug for PacketMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PacketMut").field("len", &self.len()).field("head", &self.head()).finish()
+    }
+}
+
+/// How many of these descriptors make up the first packet. An unfinished packet ends with them.
+pub(super) fn first_packet(descs: &[Desc]) -> usize {
+    let continued = descs.iter().take_while(|desc| desc.options & XDP_PKT_CONTD != 0).count();
+    descs.len().min(continued + 1)
+}
+
+/// The packets of a batch, in order.
+#[derive(Debug)]
+pub(super) struct Packets<'a> {
+    memory: NonNull<u8>,
+    rest: &'a [Desc],
+}
+
+impl<'a> Packets<'a> {
+    pub(super) fn of(batch: &'a Batch) -> Self {
+        Self { memory: batch.memory(), rest: batch.descs() }
+    }
+}
+
+impl<'a> Iterator for Packets<'a> {
+    type Item = Packet<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Packet<'a>> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let (descs, rest) = self.rest.split_at(first_packet(self.rest));
+        self.rest = rest;
+        Some(Packet { memory: self.memory, descs })
+    }
+}
+
+/// The packets of a batch, in order, to change.
+pub(super) struct PacketsMut<'a> {
+    memory: NonNull<u8>,
+    geometry: &'a Geometry,
+    rest: &'a mut [Desc],
+}
+
+impl<'a> PacketsMut<'a> {
+    pub(super) fn new(memory: NonNull<u8>, geometry: &'a Geometry, rest: &'a mut [Desc]) -> Self {
+        Self { memory, geometry, rest }
+    }
+}
+
+impl<'a> Iterator for PacketsMut<'a> {
+    type Item = PacketMut<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<PacketMut<'a>> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let rest = mem::take(&mut self.rest);
+        let (descs, rest) = rest.split_at_mut(first_packet(rest));
+        self.rest = rest;
+        Some(PacketMut::new(self.memory, self.geometry, descs))
+    }
+}
