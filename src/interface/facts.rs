@@ -333,12 +333,13 @@ mod tests {
 
     #[test]
     fn channels_add_receive_and_combined() {
-        let channels = |max_rx, max_combined, rx_count, combined_count| Channels {
-            max_rx,
-            max_combined,
-            rx_count,
-            combined_count,
-            ..bytemuck::Zeroable::zeroed()
+        let channels = |max_rx, max_combined, rx_count, combined_count| {
+            let mut channels: Channels = bytemuck::Zeroable::zeroed();
+            channels.max_rx = max_rx;
+            channels.max_combined = max_combined;
+            channels.rx_count = rx_count;
+            channels.combined_count = combined_count;
+            channels
         };
         let of = |c| Queues::from_channels(c).map(|q| (q.active, q.maximum));
         assert_eq!(of(channels(8, 0, 4, 0)), Some((4, Some(8))), "veth");
