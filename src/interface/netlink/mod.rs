@@ -287,8 +287,8 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_explains_itself() {
-        // The answer to a question that no kernel accepts, without privileges: index 0, no name.
+    fn a_refusal_by_the_running_kernel() {
+        // A question that no kernel accepts, and that needs no privileges: neither index nor name.
         let mut message = netlink_packet_route::link::LinkMessage::default();
         message.header.index = 0;
         let message = netlink_packet_route::RouteNetlinkMessage::GetLink(message);
