@@ -347,7 +347,8 @@ mod bench {
             "{name} may not be skipped: no network namespace: {errno}"
         );
         // Not `eprintln!`: the harness hides what passing tests print.
-        writeln!(std::io::stderr(), "SKIPPED: {name}: no network namespace: {errno}").unwrap();
+        writeln!(std::io::stderr(), "SKIPPED: {name}: no network namespace: {errno}")
+            .expect("standard error takes a line");
     }
 
     pub(super) fn unshare() {

@@ -260,7 +260,8 @@ mod tests {
         if let Err(error) = skipped {
             let must = std::env::var_os("XSKIT_TEST_REQUIRE").is_some_and(|value| value == "all");
             assert!(!must, "{name} may not be skipped: {error}");
-            writeln!(io::stderr(), "SKIPPED: {name}: {error}").unwrap();
+            writeln!(io::stderr(), "SKIPPED: {name}: {error}")
+                .expect("standard error takes a line");
         }
     }
 
