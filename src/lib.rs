@@ -9,5 +9,6 @@ mod sys;
 pub mod umem;
 
 pub use error::{Error, ErrorKind, Result, Step};
+pub use interface::{Facts, Interface, QueueId};
 pub use ring::RingSize;
 pub use umem::{Audit, Batch, ChunkSize, NoRoom, Packet, PacketMut, Pages, Umem, UmemConfig};
