@@ -1,11 +1,14 @@
 //! Our side of the RX and Completion rings.
 
-use std::{fmt, ops::DerefMut};
+use std::{fmt, io, ops::DerefMut, os::fd::BorrowedFd};
 
 use bytemuck::Pod;
 
-use super::{Indices, RingMemory};
-use crate::sync::Ordering;
+use super::{Indices, RingMemory, RingSize};
+use crate::{
+    sync::Ordering,
+    sys::{uapi::RingOffset, xsk::RingKind},
+};
 
 /// The consuming side of a ring, with its index and the other side's last seen one.
 ///
@@ -21,6 +24,18 @@ pub(crate) struct Consumer<T> {
 }
 
 impl<T: Pod> Consumer<T> {
+    /// The consuming side of a socket's ring, mapped now.
+    pub(crate) fn map(
+        socket: BorrowedFd<'_>,
+        kind: RingKind,
+        size: RingSize,
+        offsets: &RingOffset,
+    ) -> io::Result<Self> {
+        let ring = RingMemory::map(socket, kind, size, offsets)?;
+        // SAFETY: a socket opens each of its rings once, so that there is no other consumer.
+        Ok(unsafe { Self::new(ring) })
+    }
+
     /// Takes the consuming side over where the ring stands.
     ///
     /// # Safety

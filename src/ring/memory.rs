@@ -1,27 +1,34 @@
-//! Where a ring's indices, flags and slots are.
+//! Where a ring's indices, flags and slots are, and who keeps them there.
 
-use std::{marker::PhantomData, mem::MaybeUninit, ptr::NonNull, slice};
+use std::{any::Any, fmt, io, marker::PhantomData, mem, mem::MaybeUninit, os::fd::BorrowedFd};
+use std::{ptr::NonNull, slice};
 
 use super::RingSize;
-use crate::sync::{AtomicU32, Ordering};
+use crate::{
+    sync::{Arc, AtomicU32, Ordering},
+    sys::{
+        uapi::RingOffset,
+        xsk::{self, RingKind},
+    },
+};
 
 /// `XDP_RING_NEED_WAKEUP`: the kernel sleeps until it is called.
 const NEED_WAKEUP: u32 = 1;
 
 /// The two indices and the flags of a ring: what anybody may read at any time.
 ///
-/// A plain struct of pointers: who owns the memory is decided elsewhere (a socket its mapping, the fake
-/// kernel its boxes), and that owner outlives every copy of this.
-#[derive(Clone, Copy, Debug)]
+/// Pointers, and the owner of the memory behind them: a mapping, or the fake kernel's boxes.
+#[derive(Clone)]
 pub(crate) struct Indices {
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
     flags: NonNull<AtomicU32>,
     mask: u32,
+    _keeper: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the pointers lead to atomics in memory that outlives this (see `new`); atomics may be used
-// from any thread.
+// SAFETY: the pointers lead to atomics in memory that the keeper keeps; atomics may be used from any
+// thread.
 unsafe impl Send for Indices {}
 // SAFETY: as above.
 unsafe impl Sync for Indices {}
@@ -32,17 +39,17 @@ impl Indices {
     }
 
     pub(super) fn producer(&self) -> &AtomicU32 {
-        // SAFETY: points to a live atomic by the contract of `RingMemory::new`.
+        // SAFETY: points to a live atomic by the contract of `RingMemory::new`, and kept by the keeper.
         unsafe { self.producer.as_ref() }
     }
 
     pub(super) fn consumer(&self) -> &AtomicU32 {
-        // SAFETY: points to a live atomic by the contract of `RingMemory::new`.
+        // SAFETY: points to a live atomic by the contract of `RingMemory::new`, and kept by the keeper.
         unsafe { self.consumer.as_ref() }
     }
 
     fn flags(&self) -> &AtomicU32 {
-        // SAFETY: points to a live atomic by the contract of `RingMemory::new`.
+        // SAFETY: points to a live atomic by the contract of `RingMemory::new`, and kept by the keeper.
         unsafe { self.flags.as_ref() }
     }
 
@@ -65,15 +72,25 @@ impl Indices {
     }
 }
 
+impl fmt::Debug for Indices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Indices")
+            .field("size", &self.size())
+            .field("producer", self.producer())
+            .field("consumer", self.consumer())
+            .finish_non_exhaustive()
+    }
+}
+
 /// A ring in shared memory: its indices and its slots.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RingMemory<T> {
     indices: Indices,
     slots: NonNull<T>,
     _slots: PhantomData<T>,
 }
 
-// SAFETY: the slots are plain memory that outlives this (see `new`); who may touch which slot is
+// SAFETY: the slots are plain memory that the indices' keeper keeps; who may touch which slot is
 // decided by the indices, not by the thread.
 unsafe impl<T: Send> Send for RingMemory<T> {}
 // SAFETY: as above; slots are reached only through the unsafe functions below.
@@ -82,17 +99,57 @@ unsafe impl<T: Send> Sync for RingMemory<T> {}
 impl<T: bytemuck::Pod> RingMemory<T> {
     /// # Safety
     ///
-    /// The three atomics and `size` initialised slots are valid and suitably aligned for as long as this
-    /// or any copy of it is used, and nobody but the ring's two sides touches them meanwhile.
+    /// The three atomics and `size` initialised slots are valid and suitably aligned for as long as the
+    /// keeper lives, and nobody but the ring's two sides touches them meanwhile.
     pub(crate) unsafe fn new(
         producer: NonNull<AtomicU32>,
         consumer: NonNull<AtomicU32>,
         flags: NonNull<AtomicU32>,
         slots: NonNull<T>,
         size: RingSize,
+        keeper: Arc<dyn Any + Send + Sync>,
     ) -> Self {
         let mask = size.get() - 1;
-        Self { indices: Indices { producer, consumer, flags, mask }, slots, _slots: PhantomData }
+        let indices = Indices { producer, consumer, flags, mask, _keeper: keeper };
+        Self { indices, slots, _slots: PhantomData }
+    }
+
+    /// Maps a ring of a socket, whose size has been set.
+    pub(crate) fn map(
+        socket: BorrowedFd<'_>,
+        kind: RingKind,
+        size: RingSize,
+        offsets: &RingOffset,
+    ) -> io::Result<Self> {
+        // The kernel's layout is input: what does not lie in the mapping is not touched.
+        let at = |offset: u64| usize::try_from(offset).map_err(|_| io::ErrorKind::InvalidData);
+        let slots = at(offsets.desc)?;
+        let len = slots + size.get() as usize * mem::size_of::<T>();
+        let (producer, consumer) = (at(offsets.producer)?, at(offsets.consumer)?);
+        let flags = at(offsets.flags)?;
+        let aligned = [producer, consumer, flags].iter().all(|at| at % 4 == 0) && slots % 8 == 0;
+        if !aligned || producer.max(consumer).max(flags) + 4 > slots {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("a ring laid out as {offsets:?}"),
+            ));
+        }
+        let mapping = xsk::map_ring(socket, kind, len)?;
+        let start = mapping.start();
+        // SAFETY: all four lie in the mapping and are aligned, by the check above and since a mapping
+        // starts at a page; its bytes are initialised by the kernel, and any bytes are valid for the
+        // slots. The mapping is kept by the keeper. The kernel is the ring's other side, and what the
+        // mapping was made from is this one socket, which opens each of its rings once.
+        Ok(unsafe {
+            Self::new(
+                start.add(producer).cast(),
+                start.add(consumer).cast(),
+                start.add(flags).cast(),
+                start.add(slots).cast(),
+                size,
+                Arc::new(mapping),
+            )
+        })
     }
 
     pub(crate) fn indices(&self) -> &Indices {

@@ -1,11 +1,14 @@
 //! Our side of the Fill and TX rings.
 
-use std::{fmt, mem::MaybeUninit, ops::DerefMut};
+use std::{fmt, io, mem::MaybeUninit, ops::DerefMut, os::fd::BorrowedFd};
 
 use bytemuck::Pod;
 
-use super::{Indices, RingMemory};
-use crate::sync::Ordering;
+use super::{Indices, RingMemory, RingSize};
+use crate::{
+    sync::Ordering,
+    sys::{uapi::RingOffset, xsk::RingKind},
+};
 
 /// The producing side of a ring, with its index and the other side's last seen one.
 ///
@@ -22,6 +25,18 @@ pub(crate) struct Producer<T> {
 }
 
 impl<T: Pod> Producer<T> {
+    /// The producing side of a socket's ring, mapped now.
+    pub(crate) fn map(
+        socket: BorrowedFd<'_>,
+        kind: RingKind,
+        size: RingSize,
+        offsets: &RingOffset,
+    ) -> io::Result<Self> {
+        let ring = RingMemory::map(socket, kind, size, offsets)?;
+        // SAFETY: a socket opens each of its rings once, so that there is no other producer.
+        Ok(unsafe { Self::new(ring) })
+    }
+
     /// Takes the producing side over where the ring stands.
     ///
     /// # Safety
@@ -54,6 +69,15 @@ impl<T: Pod> Producer<T> {
         }
         self.look();
         self.limit.wrapping_sub(self.next)
+    }
+
+    /// What lies in the ring that the consumer has not taken, at the end.
+    pub(crate) fn into_untaken(self) -> Vec<T> {
+        let level = self.indices().level();
+        // SAFETY: the last `level` slots before our index are ours or the consumer's to read; nobody
+        // writes them any more, since the one producer is consumed here.
+        let (before, after) = unsafe { self.ring.slices(self.next.wrapping_sub(level), level) };
+        [before, after].concat()
     }
 
     /// See [`ProducerRing::reserve`].

@@ -3,11 +3,12 @@
 use std::{fmt, mem::MaybeUninit, ptr::NonNull};
 
 use super::{
-    BatchCount, Place, Umem,
+    BatchCount, FreeList, Place, Umem,
     packet::{Packet, PacketMut, Packets, PacketsMut, first_packet},
 };
 use crate::{
     Error, ErrorKind, Result, Step,
+    ring::{Peeked, Reserved},
     sync::Arc,
     sys::uapi::{Desc, XDP_PKT_CONTD},
 };
@@ -48,7 +49,7 @@ pub struct Batch {
     head: usize,
     /// Whether any descriptor may carry `XDP_PKT_CONTD`.
     multi_buffer: bool,
-    spare: Vec<u64>,
+    spare: FreeList,
     capacity: usize,
     count: Arc<BatchCount>,
 }
@@ -71,7 +72,7 @@ impl Batch {
             descs: Vec::with_capacity(capacity),
             head: 0,
             multi_buffer: false,
-            spare: Vec::with_capacity(capacity),
+            spare: FreeList::with_capacity(capacity),
             capacity,
             count,
         }
@@ -134,16 +135,19 @@ impl Batch {
     pub fn alloc(&mut self, count: usize) -> usize {
         let count = count.min(self.room());
         if self.spare.len() < count {
-            let missing = count - self.spare.len();
-            self.umem.pool().take(missing, &mut self.spare);
+            self.spare.take_from(self.umem.pool(), count - self.spare.len());
         }
-        let left = self.spare.len() - count.min(self.spare.len());
-        let count = self.spare.len() - left;
+        let count = count.min(self.spare.len());
         self.compact(count);
         let headroom = u64::from(self.umem.geometry().headroom());
-        self.umem.moved(&self.spare[left..], Place::Free, Place::Batch);
-        let frames = self.spare.drain(left..).rev();
+        let start = self.descs.len();
+        let frames = self.spare.pop(count);
         self.descs.extend(frames.map(|base| Desc { addr: base + headroom, len: 0, options: 0 }));
+        self.umem.moved(
+            self.descs[start..].iter().map(|desc| &desc.addr),
+            Place::Free,
+            Place::Batch,
+        );
         self.note();
         count
     }
@@ -236,8 +240,7 @@ impl Batch {
     /// Gives the spare frames back to the pool, where other sockets and batches find them: for a batch
     /// that will not be used for a while.
     pub fn release_spare(&mut self) {
-        self.umem.pool().put(&self.spare);
-        self.spare.clear();
+        self.spare.give_to(self.umem.pool(), self.spare.len());
         self.note();
     }
 
@@ -256,19 +259,20 @@ impl Batch {
     }
 
     /// Free frames, to give to the kernel from and to put completed ones into.
-    pub(crate) fn spare_mut(&mut self) -> &mut Vec<u64> {
+    pub(crate) fn spare_mut(&mut self) -> &mut FreeList {
         &mut self.spare
     }
 
     /// How many more spare frames fit.
-    pub(crate) fn spare_room(&self) -> usize {
+    pub(super) fn spare_room(&self) -> usize {
         self.capacity - self.spare.len()
     }
 
-    /// Takes over received frames: `before` and `after` the ring's wrap. Each is checked to lie in a
-    /// chunk, in the same pass that copies it. Of the options, those in `options` are kept.
-    pub(crate) fn receive(&mut self, before: &[Desc], after: &[Desc], options: u32) -> Taken {
-        let count = before.len() + after.len();
+    /// Takes over received frames. Each is checked to lie in a chunk, in the same pass that copies it.
+    /// Of the options, those in `options` are kept.
+    pub(crate) fn receive(&mut self, received: Peeked<'_, Desc>, options: u32) -> Taken {
+        let (before, after) = received.slices();
+        let count = received.len();
         debug_assert!(count <= self.room(), "more than the batch has room for");
         self.compact(count);
         let start = self.descs.len();
@@ -294,8 +298,34 @@ impl Batch {
             Place::Batch,
         );
         self.multi_buffer |= seen & options & XDP_PKT_CONTD != 0;
+        received.release();
         self.note();
         Taken { good: count - bad, bad }
+    }
+
+    /// Copies packets from the front into the slots of a TX ring, as many as fit; returns how many
+    /// frames. They stay in the batch until [`sent`](Self::sent).
+    ///
+    /// None, where the kernel would refuse one of them: see [`recycle_empty`](Self::recycle_empty).
+    pub(crate) fn send(&self, slots: &mut Reserved<'_, Desc>) -> Option<usize> {
+        let count = if self.multi_buffer {
+            whole_packets(self.descs(), slots.len()).0
+        } else {
+            slots.len().min(self.len())
+        };
+        let (before, after) = slots.unwritten();
+        let mut empty = 0;
+        for (desc, to) in self.descs()[..count].iter().zip(before.iter_mut().chain(after)) {
+            empty |= u64::from(desc.len).wrapping_sub(1);
+            to.write(*desc);
+        }
+        if empty >> 63 != 0 {
+            return None;
+        }
+        // SAFETY: written in the loop above. The batch owns the frames, each lies in its chunk, and
+        // the caller takes them from it before anything else can touch it.
+        unsafe { slots.assume_written(count) };
+        Some(count)
     }
 
     /// Forgets descriptors that lead outside the memory. Nothing can be said about the frames behind
@@ -338,12 +368,13 @@ impl Batch {
     /// Hands all frames of the batch, packets' and spare, to the caller as plain addresses.
     pub(crate) fn detach(&mut self) -> Vec<u64> {
         let geometry = *self.umem.geometry();
-        let packets: Vec<u64> = self.descs().iter().map(|desc| geometry.base(desc.addr)).collect();
-        self.umem.moved(&packets, Place::Batch, Place::Detached);
-        self.umem.moved(&self.spare, Place::Free, Place::Detached);
-        let mut frames = packets;
-        frames.append(&mut self.spare);
-        self.forget_front(self.len());
+        let mut frames: Vec<u64> =
+            self.descs().iter().map(|desc| geometry.base(desc.addr)).collect();
+        self.umem.moved(&frames, Place::Batch, Place::Detached);
+        let packets = frames.len();
+        frames.extend(self.spare.pop(self.spare.len()));
+        self.umem.moved(&frames[packets..], Place::Free, Place::Detached);
+        self.forget_front(packets);
         frames
     }
 
@@ -379,9 +410,7 @@ impl Batch {
     fn recycle(&mut self, address: u64) {
         if self.spare_room() == 0 {
             // Half of it, so that the pool's lock is taken once for many frames.
-            let much = self.capacity.div_ceil(2);
-            self.umem.pool().put(&self.spare[..much]);
-            self.spare.drain(..much);
+            self.spare.give_to(self.umem.pool(), self.capacity.div_ceil(2));
         }
         let base = self.umem.geometry().base(address);
         self.umem.moved([&base], Place::Batch, Place::Free);
@@ -433,17 +462,10 @@ fn whole_packets(descs: &[Desc], room: usize) -> (usize, usize) {
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        // The spare list becomes the list of what the packets held: it has room for as many.
-        self.umem.pool().put(&self.spare);
-        self.spare.clear();
-        self.umem.moved(
-            self.descs[self.head..].iter().map(|desc| &desc.addr),
-            Place::Batch,
-            Place::Free,
-        );
-        let geometry = *self.umem.geometry();
-        self.spare.extend(self.descs[self.head..].iter().map(|desc| geometry.base(desc.addr)));
-        self.umem.pool().put(&self.spare);
+        // Then the spare list has room for the packets' frames.
+        self.release_spare();
+        self.clear();
+        self.release_spare();
         self.count.set(0, 0);
     }
 }

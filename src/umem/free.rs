@@ -1,6 +1,10 @@
 //! Free frames: the pool that all share, and the cache that each half of a socket has.
 
-use crate::sync::{AtomicU32, Mutex, Ordering, lock};
+use super::{Batch, Place, Taken, Umem};
+use crate::{
+    ring::{Peeked, Reserved},
+    sync::{AtomicU32, Mutex, Ordering, lock},
+};
 
 /// Frames that a cache takes from the pool at least, and leaves in itself when it overflows: an
 /// exchange with the pool costs a lock, so it is paid once for this many.
@@ -64,10 +68,83 @@ fn count(frames: usize) -> u32 {
     u32::try_from(frames).unwrap_or(u32::MAX)
 }
 
+/// Free frames that somebody owns: a batch its spare ones, a cache what it holds. Each is the first
+/// address of its chunk, and nobody else has it.
+#[derive(Debug)]
+pub(crate) struct FreeList {
+    frames: Vec<u64>,
+}
+
+impl FreeList {
+    pub(super) fn with_capacity(frames: usize) -> Self {
+        Self { frames: Vec::with_capacity(frames) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Takes up to `wanted` frames from the pool.
+    pub(super) fn take_from(&mut self, pool: &Pool, wanted: usize) {
+        pool.take(wanted, &mut self.frames);
+    }
+
+    /// Gives the first `frames` frames, the coldest, to the pool.
+    pub(super) fn give_to(&mut self, pool: &Pool, frames: usize) {
+        pool.put(&self.frames[..frames]);
+        self.frames.drain(..frames);
+    }
+
+    /// Adds one frame, which the caller owns.
+    pub(super) fn push(&mut self, base: u64) {
+        self.frames.push(base);
+    }
+
+    /// Takes the last `frames` frames out, the hottest first.
+    pub(super) fn pop(&mut self, frames: usize) -> impl ExactSizeIterator<Item = u64> {
+        let rest = self.frames.len() - frames;
+        self.frames.drain(rest..).rev()
+    }
+
+    /// Moves the last frames into the slots of a Fill ring, as many as fit.
+    pub(crate) fn fill(&mut self, umem: &Umem, slots: &mut Reserved<'_, u64>) -> usize {
+        let count = self.frames.len().min(slots.len() - slots.written());
+        let rest = self.frames.len() - count;
+        let frames = &self.frames[rest..];
+        umem.moved(frames, Place::Free, Place::Fill);
+        // SAFETY: this list owns the frames, which no batch has a reference into, and forgets them in
+        // the next line.
+        let written = unsafe { slots.write(frames) };
+        debug_assert_eq!(written, count, "as many as there are slots");
+        self.frames.truncate(rest);
+        count
+    }
+
+    /// Takes frames over that the kernel has sent, whatever offset in their chunk it names; returns how
+    /// many it named that do not exist.
+    fn complete(&mut self, umem: &Umem, completed: &[u64]) -> usize {
+        let geometry = *umem.geometry();
+        let start = self.frames.len();
+        let mut fault = 0;
+        self.frames.extend(completed.iter().map(|address| {
+            fault |= geometry.address_fault(*address);
+            geometry.base(*address)
+        }));
+        if fault >> 63 != 0 {
+            self.frames.truncate(start);
+            let real = completed.iter().filter(|address| geometry.holds(**address));
+            self.frames.extend(real.map(|address| geometry.base(*address)));
+        }
+        let real = &self.frames[start..];
+        umem.moved(real, Place::Tx, Place::Free);
+        completed.len() - real.len()
+    }
+}
+
 /// Free frames at hand without a lock, last in, first out, so that hot ones are used again.
 #[derive(Debug)]
 pub(crate) struct Cache {
-    frames: Vec<u64>,
+    list: FreeList,
 }
 
 impl Cache {
@@ -75,45 +152,54 @@ impl Cache {
     const CAPACITY: usize = 2 * BULK;
 
     pub(crate) fn new() -> Self {
-        // A completion batch goes in whole before what is too much is given back.
-        Self { frames: Vec::with_capacity(Self::CAPACITY + BULK) }
+        Self { list: FreeList::with_capacity(2 * Self::CAPACITY) }
     }
 
-    pub(crate) fn len(&self) -> u32 {
-        count(self.frames.len())
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
     }
 
-    /// The last `count` frames, or fewer, taken from the pool in bulk where the cache has too few.
-    pub(crate) fn last(&mut self, count: usize, pool: &Pool) -> &[u64] {
-        if self.frames.len() < count {
-            let missing = count - self.frames.len();
-            pool.take(missing.max(BULK), &mut self.frames);
+    /// The frames, at least `wanted` where the pool has as many. It is asked in bulk.
+    pub(crate) fn with(&mut self, wanted: usize, pool: &Pool) -> &mut FreeList {
+        if self.list.len() < wanted {
+            self.list.take_from(pool, (wanted - self.list.len()).max(BULK));
         }
-        &self.frames[self.frames.len() - count.min(self.frames.len())..]
-    }
-
-    /// Forgets the last `count` frames, which now lie elsewhere.
-    pub(crate) fn drop_last(&mut self, count: usize) {
-        self.frames.truncate(self.frames.len() - count);
-    }
-
-    /// The list itself, to add frames to. [`trim`](Self::trim) afterwards.
-    pub(crate) fn frames_mut(&mut self) -> &mut Vec<u64> {
-        &mut self.frames
+        &mut self.list
     }
 
     /// Gives what is too much back to the pool, coldest first.
     pub(crate) fn trim(&mut self, pool: &Pool) {
-        if self.frames.len() > Self::CAPACITY {
-            let much = self.frames.len() - BULK;
-            pool.put(&self.frames[..much]);
-            self.frames.drain(..much);
+        if self.list.len() > Self::CAPACITY {
+            self.list.give_to(pool, self.list.len() - BULK);
         }
     }
 
     /// Gives everything back to the pool.
     pub(crate) fn flush(&mut self, pool: &Pool) {
-        pool.put(&self.frames);
-        self.frames.clear();
+        self.list.give_to(pool, self.list.len());
     }
+}
+
+/// Takes sent frames over from a Completion ring: into a batch's spare list where one is at hand and has
+/// room, else into the cache. Returns how many came, and how many of them do not exist.
+pub(crate) fn complete(
+    umem: &Umem,
+    completed: Peeked<'_, u64>,
+    batch: Option<&mut Batch>,
+    cache: &mut Cache,
+) -> Taken {
+    let (before, after) = completed.slices();
+    let mut bad = 0;
+    let mut room = batch.as_ref().map_or(0, |batch| batch.spare_room());
+    let mut spare = batch.map(Batch::spare_mut);
+    for completed in [before, after] {
+        let (first, rest) = completed.split_at(room.min(completed.len()));
+        if let Some(spare) = &mut spare {
+            bad += spare.complete(umem, first);
+        }
+        bad += cache.list.complete(umem, rest);
+        room -= first.len();
+    }
+    cache.trim(umem.pool());
+    Taken { good: completed.release() - bad, bad }
 }
