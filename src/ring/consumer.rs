@@ -70,6 +70,15 @@ impl<T: Pod> Consumer<T> {
         self.limit.wrapping_sub(self.next)
     }
 
+    /// What lies in the ring, at the end.
+    pub(crate) fn into_ready(mut self) -> Vec<T> {
+        let ready = self.peek(u32::MAX);
+        let (before, after) = ready.slices();
+        let all = [before, after].concat();
+        ready.release();
+        all
+    }
+
     /// See [`ConsumerRing::peek`].
     pub(crate) fn peek(&mut self, count: u32) -> Peeked<'_, T> {
         let count = self.available(count).min(count);
@@ -136,8 +145,8 @@ pub struct ConsumerRing<'a, T> {
 }
 
 impl<'a, T: Pod> ConsumerRing<'a, T> {
-    pub(crate) fn new(ring: impl DerefMut<Target = Consumer<T>> + 'a) -> Self {
-        Self { ring: Box::new(ring) }
+    pub(crate) fn new(ring: Box<dyn DerefMut<Target = Consumer<T>> + 'a>) -> Self {
+        Self { ring }
     }
 
     /// The number of slots.

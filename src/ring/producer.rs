@@ -194,8 +194,8 @@ pub struct ProducerRing<'a, T> {
 }
 
 impl<'a, T: Pod> ProducerRing<'a, T> {
-    pub(crate) fn new(ring: impl DerefMut<Target = Producer<T>> + 'a) -> Self {
-        Self { ring: Box::new(ring) }
+    pub(crate) fn new(ring: Box<dyn DerefMut<Target = Producer<T>> + 'a>) -> Self {
+        Self { ring }
     }
 
     /// The number of slots.

@@ -3,44 +3,173 @@
 //! They belong to the queue, not to a socket. A sole socket holds them inline; sockets that share the
 //! queue hold them together, each behind a lock that is taken once per batch.
 
-use std::ops::{Deref, DerefMut};
+use std::{
+    mem,
+    ops::{Deref, DerefMut},
+};
 
 use super::endpoint::Endpoint;
 use crate::{
     ring::{Consumer, Indices, Producer},
     sync::{Arc, AtomicU32, Mutex, MutexGuard, Ordering, lock},
-    sys::mapping::Mapping,
     umem::{Held, Holder, Tally, Umem},
 };
 
 /// What is common to all sockets of a queue; gone with the last of them.
-pub(super) struct Queue {
+pub(crate) struct Queue {
+    pub(super) umem: Umem,
     pub(super) ifindex: u32,
     pub(super) queue: u32,
-    pub(super) umem: Umem,
-    pub(super) fill: Indices,
-    pub(super) completion: Indices,
+    /// The Completion ring, to look at; none at the end, since it keeps the ring mapped.
+    completion_level: Option<Indices>,
     /// Frames given to the kernel to receive into, and not received by any member yet.
     pub(super) filled: Outstanding,
     /// Frames given to the kernel to send, and not completed yet.
     pub(super) sending: Outstanding,
-    /// Frames that still lay in TX rings of members that are gone.
-    pub(super) left: Mutex<Vec<u64>>,
-    /// What is left when the last member goes: read once, at the end.
-    pub(super) leftovers: Mutex<Box<dyn FnMut() -> Leftovers + Send>>,
-    pub(super) _mappings: Vec<Mapping>,
-    /// The socket that the two rings were made on: they live no longer than it.
-    pub(super) _owner: Endpoint,
+    /// The rings, while no sole socket has them.
+    fill: Mutex<Option<Producer<u64>>>,
+    completion: Mutex<Option<Consumer<u64>>>,
+    /// Frames that lay in the TX rings of members that are gone.
+    unsent: Mutex<Vec<u64>>,
+    /// The socket on which the rings were made: it stays open as long as they are used.
+    owner: Option<Endpoint>,
 }
 
-/// Frames that lie in the two rings, by address as the ring has it.
-#[derive(Debug, Default)]
-pub(super) struct Leftovers {
-    pub(super) fill: Vec<u64>,
-    pub(super) completed: Vec<u64>,
+impl Queue {
+    /// A queue with its rings, to be held by one socket for now.
+    pub(crate) fn new(
+        umem: &Umem,
+        (ifindex, queue): (u32, u32),
+        completion: &Consumer<u64>,
+        owner: Endpoint,
+    ) -> Arc<Self> {
+        let queue = Arc::new(Self {
+            umem: umem.clone(),
+            ifindex,
+            queue,
+            completion_level: Some(completion.indices().clone()),
+            filled: Outstanding::default(),
+            sending: Outstanding::default(),
+            fill: Mutex::default(),
+            completion: Mutex::default(),
+            unsent: Mutex::default(),
+            owner: Some(owner),
+        });
+        umem.counts().register(&queue);
+        queue
+    }
+
+    /// Takes note of frames that a closed member had not handed to the kernel yet.
+    pub(super) fn leave_unsent(&self, mut frames: Vec<u64>) {
+        lock(&self.unsent).append(&mut frames);
+    }
 }
 
-/// A count of frames that one thread at a time writes, once per batch, and anybody may read.
+impl Holder for Queue {
+    fn count(&self, tally: &mut Tally) {
+        let completed = self.completion_level.as_ref().map_or(0, Indices::level);
+        tally.fill += i64::from(self.filled.get());
+        tally.completion += i64::from(completed);
+        tally.tx += i64::from(self.sending.get()) - i64::from(completed);
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let (umem, geometry) = (self.umem.clone(), *self.umem.geometry());
+        let base = |address: &u64| geometry.holds(*address).then(|| geometry.base(*address));
+        // Completed frames are ours already. What lies in the Fill ring the kernel may still take until
+        // the socket is closed, and what it took before it may still write.
+        let completed = lock(&self.completion).take().map_or(Vec::new(), Consumer::into_ready);
+        let home: Vec<u64> = completed.iter().filter_map(base).collect();
+        umem.counts().lose(count(completed.len() - home.len()));
+        self.sending.sub(count(completed.len()));
+        umem.returned(&home);
+        let mut known = lock(&self.fill).take().map_or(Vec::new(), Producer::into_untaken);
+        known.append(&mut lock(&self.unsent));
+        let held = self.filled.get().saturating_add(self.sending.get());
+        let unknown = held.saturating_sub(count(known.len()));
+        // Unmapped before it is closed: a mapped ring keeps the kernel's socket alive.
+        self.completion_level = None;
+        drop(self.owner.take());
+        umem.quarantine(Held { ifindex: self.ifindex, queue: self.queue, known, unknown });
+    }
+}
+
+fn count(frames: usize) -> u32 {
+    u32::try_from(frames).unwrap_or(u32::MAX)
+}
+
+/// A ring that a queue can hold for several sockets.
+pub(super) trait QueueRing: Sized {
+    fn place(queue: &Queue) -> &Mutex<Option<Self>>;
+}
+
+impl QueueRing for Producer<u64> {
+    fn place(queue: &Queue) -> &Mutex<Option<Self>> {
+        &queue.fill
+    }
+}
+
+impl QueueRing for Consumer<u64> {
+    fn place(queue: &Queue) -> &Mutex<Option<Self>> {
+        &queue.completion
+    }
+}
+
+/// One of a queue's two rings, as a half of a socket holds it.
+#[derive(Debug)]
+pub(super) enum Share<R> {
+    /// Inline, by the queue's one socket.
+    Sole(R),
+    /// In the queue, behind its lock, together with others.
+    Common,
+}
+
+impl<R: QueueRing> Share<R> {
+    /// Uses the ring: at no cost for the queue's one socket, behind the lock for others.
+    #[inline]
+    pub(super) fn with<T>(&mut self, queue: &Queue, act: impl FnOnce(&mut R) -> T) -> T {
+        match self {
+            Self::Sole(ring) => act(ring),
+            Self::Common => act(&mut Locked(lock(R::place(queue)))),
+        }
+    }
+
+    /// Puts the ring into the queue: to be shared, or left at the end.
+    pub(super) fn put(&mut self, queue: &Queue) {
+        if let Self::Sole(ring) = mem::replace(self, Self::Common) {
+            *lock(R::place(queue)) = Some(ring);
+        }
+    }
+
+    /// The ring, for as long as it is borrowed.
+    pub(super) fn borrow<'a>(&'a mut self, queue: &'a Queue) -> Box<dyn DerefMut<Target = R> + 'a> {
+        match self {
+            Self::Sole(ring) => Box::new(ring),
+            Self::Common => Box::new(Locked(lock(R::place(queue)))),
+        }
+    }
+}
+
+/// A ring behind the queue's lock.
+struct Locked<'a, R>(MutexGuard<'a, Option<R>>);
+
+impl<R> Deref for Locked<'_, R> {
+    type Target = R;
+
+    fn deref(&self) -> &R {
+        self.0.as_ref().expect("shared rings are in the queue")
+    }
+}
+
+impl<R> DerefMut for Locked<'_, R> {
+    fn deref_mut(&mut self) -> &mut R {
+        self.0.as_mut().expect("shared rings are in the queue")
+    }
+}
+
+/// A count of frames that one thread at a time changes, once per batch, and anybody may read.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding(AtomicU32);
 
@@ -49,7 +178,7 @@ impl Outstanding {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Plain loads and stores: whoever writes holds the ring, by `&mut` or by its lock.
+    /// A plain load and store: whoever changes it holds the ring, inline or by its lock.
     #[inline]
     pub(super) fn add(&self, frames: u32) {
         self.0.store(self.get().wrapping_add(frames), Ordering::Relaxed);

@@ -2,7 +2,7 @@
 
 use super::{Batch, Place, Taken, Umem};
 use crate::{
-    ring::{Peeked, Reserved},
+    ring::{Peeked, Producer, Reserved},
     sync::{AtomicU32, Mutex, Ordering, lock},
 };
 
@@ -202,4 +202,39 @@ pub(crate) fn complete(
     }
     cache.trim(umem.pool());
     Taken { good: completed.release() - bad, bad }
+}
+
+/// Frames put into a Fill ring before its socket is bound: they come back if that fails.
+#[derive(Debug)]
+pub(crate) struct Prefilled<'a> {
+    umem: &'a Umem,
+    frames: Vec<u64>,
+}
+
+impl<'a> Prefilled<'a> {
+    /// Up to `frames` frames from the pool. The kernel takes none before the socket is bound.
+    pub(crate) fn new(umem: &'a Umem, ring: &mut Producer<u64>, frames: u32) -> Self {
+        let mut slots = ring.reserve_up_to(frames);
+        let mut list = FreeList::with_capacity(slots.len());
+        list.take_from(umem.pool(), slots.len());
+        let frames = list.frames.clone();
+        list.fill(umem, &mut slots);
+        slots.submit();
+        Self { umem, frames }
+    }
+
+    pub(crate) fn frames(&self) -> &[u64] {
+        &self.frames
+    }
+
+    /// The socket is bound, and the frames are the kernel's; returns how many.
+    pub(crate) fn keep(mut self) -> u32 {
+        count(std::mem::take(&mut self.frames).len())
+    }
+}
+
+impl Drop for Prefilled<'_> {
+    fn drop(&mut self) {
+        self.umem.returned(&self.frames);
+    }
 }

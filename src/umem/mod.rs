@@ -26,7 +26,7 @@ pub use batch::Batch;
 pub(crate) use batch::Taken;
 pub use config::UmemConfig;
 use free::{FreeList, Pool};
-pub(crate) use free::{Cache, complete};
+pub(crate) use free::{Cache, Prefilled, complete};
 pub use geometry::ChunkSize;
 use geometry::Geometry;
 use memory::Memory;

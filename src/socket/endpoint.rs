@@ -1,0 +1,73 @@
+//! The other side of a socket: the kernel, or the fake one. A cold choice, on the system-call path only.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Duration,
+};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::Interest;
+#[cfg(feature = "fake")]
+use crate::fake;
+use crate::{
+    sync::Arc,
+    sys::{uapi::XdpStatistics, xsk},
+};
+
+#[derive(Clone)]
+pub(crate) enum Endpoint {
+    Kernel(Arc<OwnedFd>),
+    #[cfg(feature = "fake")]
+    Fake(fake::Kernel),
+}
+
+impl Endpoint {
+    /// Calls the kernel to look at the TX ring.
+    pub(super) fn kick_tx(&self) -> io::Result<()> {
+        match self {
+            Self::Kernel(fd) => xsk::kick_tx(fd.as_fd()),
+            #[cfg(feature = "fake")]
+            Self::Fake(kernel) => kernel.kick_tx(),
+        }
+    }
+
+    /// Calls the kernel to look at the Fill ring, and asks whether the link is there.
+    pub(super) fn kick_rx(&self) -> io::Result<()> {
+        match self {
+            Self::Kernel(fd) => xsk::kick_rx(fd.as_fd()),
+            #[cfg(feature = "fake")]
+            Self::Fake(kernel) => kernel.kick_rx(),
+        }
+    }
+
+    /// Waits for an event, at most `timeout`; whether there was one.
+    pub(super) fn poll(&self, interest: Interest, timeout: Duration) -> io::Result<bool> {
+        let mut events = PollFlags::empty();
+        events.set(PollFlags::POLLIN, interest.is_readable());
+        events.set(PollFlags::POLLOUT, interest.is_writable());
+        // Whole milliseconds, rounded up: a shorter wait would spin on its remainder.
+        let timeout = Duration::from_millis(timeout.as_micros().div_ceil(1000) as u64);
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+        Ok(poll(&mut [PollFd::new(self.as_fd(), events)], timeout)? > 0)
+    }
+
+    pub(super) fn statistics(&self) -> io::Result<(XdpStatistics, bool)> {
+        match self {
+            Self::Kernel(fd) => xsk::statistics(fd.as_fd()),
+            #[cfg(feature = "fake")]
+            Self::Fake(kernel) => Ok((kernel.statistics(), true)),
+        }
+    }
+}
+
+impl AsFd for Endpoint {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Kernel(fd) => fd.as_fd(),
+            #[cfg(feature = "fake")]
+            Self::Fake(kernel) => kernel.event_fd(),
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! Opening a socket, step by step. What was made is unmade when a later step fails.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    CopyMode, Mode, Receiver, Sender, Socket, SocketConfig,
+    core::Core,
+    endpoint::Endpoint,
+    queue::{Queue, Share},
+};
+use crate::{
+    Error, ErrorKind, Facts, Interface, QueueId, Result, RingSize, Step,
+    ring::{Consumer, Producer},
+    sync::{Arc, lock},
+    sys::{
+        uapi::{Desc, MmapOffsets},
+        xsk::{self, RingKind},
+    },
+    umem::{Prefilled, Registration, Umem},
+};
+
+/// How long a bind is tried again on EBUSY: teardown of a queue's last socket is asynchronous, and takes
+/// a driver longer that has to stop its hardware.
+const BUSY_COPY: Duration = Duration::from_secs(1);
+const BUSY_ZERO_COPY: Duration = Duration::from_secs(10);
+
+/// What the kernel charges to SO_SNDBUF for a frame in flight, beside its bytes: a bound.
+const FRAME_OVERHEAD: u32 = 1024;
+
+/// How a socket gets to its UMEM and queue.
+enum Way<'a> {
+    /// It registers the memory itself.
+    Register(CopyMode),
+    /// It shares the registration of a socket on another queue or device.
+    OtherQueue(Registration, &'a OwnedFd),
+}
+
+struct Opening<'a> {
+    umem: &'a Umem,
+    interface: &'a Interface,
+    queue: QueueId,
+    config: &'a SocketConfig,
+}
+
+pub(super) fn open(
+    umem: &Umem,
+    interface: &Interface,
+    queue: QueueId,
+    config: &SocketConfig,
+) -> Result<Socket> {
+    let opening = Opening { umem, interface, queue, config };
+    let facts = opening.check()?;
+    // Held throughout: whether to share or to register is decided by who else is bound.
+    let mut registrations = lock(umem.registrations());
+    if registrations.has_queue(interface.index(), queue.get()) {
+        return Err(opening
+            .name(Error::new(
+                Step::Bind,
+                ErrorKind::Busy,
+                "a socket of this UMEM is bound to the queue already",
+            ))
+            .hint("open further sockets on the queue with `share_queue` on that one"));
+    }
+    let living = registrations.living();
+    let (socket, fd, registration) = opening.try_ways(&facts, &living)?;
+    registrations.add(&fd, interface.index(), queue.get(), registration);
+    Ok(socket)
+}
+
+impl Opening<'_> {
+    fn name(&self, error: Error) -> Error {
+        error.on(self.interface.name()).queue_is(self.queue).asked(self.config.to_string())
+    }
+
+    fn failed(&self, step: Step, reason: &'static str, source: io::Error) -> Error {
+        self.name(Error::os(step, reason, source))
+    }
+
+    /// Refuses what the kernel would refuse without a word.
+    fn check(&self) -> Result<Facts> {
+        let bad = |reason: &'static str, hint: &'static str| {
+            Err(self.name(Error::new(Step::Configure, ErrorKind::InvalidInput, reason)).hint(hint))
+        };
+        if self.config.rx.is_none() && self.config.tx.is_none() {
+            return bad("a socket without RX and TX ring", "leave one of them");
+        }
+        let facts = self.interface.facts()?;
+        if !facts.up {
+            let error = Error::new(Step::Bind, ErrorKind::LinkDown, "the interface is down");
+            return Err(self.name(error).hint("set it up first: ip link set dev NAME up"));
+        }
+        let active = facts.queues.active;
+        if self.queue.get() >= active {
+            let range = if active == 1 { "0".into() } else { format!("0–{}", active - 1) };
+            return Err(self
+                .name(Error::new(Step::Bind, ErrorKind::NotFound, "there is no such queue"))
+                .hint(format!(
+                    "{} has {active} active queue{} ({range})",
+                    self.interface.name(),
+                    if active == 1 { "" } else { "s" }
+                )));
+        }
+        Ok(facts)
+    }
+
+    /// Chooses between sharing a registration and making one, by the mode that is wanted.
+    fn try_ways(
+        &self,
+        facts: &Facts,
+        living: &[(Registration, Arc<OwnedFd>)],
+    ) -> Result<(Socket, Arc<OwnedFd>, Registration)> {
+        let matching = |zero_copy: bool| {
+            let wanted =
+                Registration { zero_copy, need_wakeup: self.config.need_wakeup, multi_buffer: false };
+            living
+                .iter()
+                .find(|(registration, _)| *registration == wanted)
+                .map(|(registration, fd)| Way::OtherQueue(*registration, fd))
+        };
+        // The kernel would give a zero-copy device silently what the registration's first socket had.
+        let can = facts.xdp.as_ref().is_none_or(|xdp| xdp.zero_copy);
+        let copy = || matching(false).unwrap_or(Way::Register(CopyMode::Copy));
+        match self.config.copy_mode {
+            CopyMode::Copy => self.bind(copy()),
+            CopyMode::ZeroCopy => self
+                .bind(matching(true).unwrap_or(Way::Register(CopyMode::ZeroCopy)))
+                .map_err(|error| self.explain_zero_copy(error, facts)),
+            CopyMode::Auto if !can => self.bind(copy()),
+            CopyMode::Auto => {
+                if let Some(way) = matching(true) {
+                    return self.bind(way).or_else(|error| match error.kind() {
+                        ErrorKind::Unsupported | ErrorKind::InvalidInput => self.bind(copy()),
+                        _ => Err(error),
+                    });
+                }
+                self.bind(Way::Register(CopyMode::Auto))
+            }
+        }
+    }
+
+    fn explain_zero_copy(&self, error: Error, facts: &Facts) -> Error {
+        if error.step() != Step::Bind {
+            return error;
+        }
+        match (error.kind(), facts.xdp.as_ref()) {
+            (ErrorKind::Unsupported | ErrorKind::InvalidInput | ErrorKind::NotFound, _) => error
+                .with_kind(ErrorKind::Unsupported)
+                .hint(format!(
+                    "{}: {facts}; use CopyMode::Auto to fall back to copy",
+                    self.interface.name()
+                )),
+            _ => error,
+        }
+    }
+
+    fn bind(&self, way: Way<'_>) -> Result<(Socket, Arc<OwnedFd>, Registration)> {
+        let Self { umem, interface, queue, config } = *self;
+        let fd = Arc::new(self.socket()?);
+        if let Way::Register(_) = way {
+            umem.register(fd.as_fd()).map_err(|source| self.explain_registration(source))?;
+        }
+        let (rx, tx) = self.rx_tx(&fd)?;
+        let offsets = self.offsets(&fd)?;
+        let ring = |kind, size: RingSize| self.size(&fd, kind, size);
+        ring(RingKind::Fill, config.fill)?;
+        ring(RingKind::Completion, config.completion)?;
+        let mapped = |source| self.failed(Step::MapRings, "a ring cannot be mapped", source);
+        let mut fill = Producer::<u64>::map(fd.as_fd(), RingKind::Fill, config.fill, &offsets.fill)
+            .map_err(mapped)?;
+        let completion = Consumer::<u64>::map(
+            fd.as_fd(),
+            RingKind::Completion,
+            config.completion,
+            &offsets.completion,
+        )
+        .map_err(mapped)?;
+        // Before bind, also to send only: drivers lose or leak buffers where a zero-copy queue begins
+        // with an empty Fill ring.
+        let prefilled = Prefilled::new(umem, &mut fill, self.target());
+        let (flags, shared) = match way {
+            Way::Register(mode) => {
+                let mode = match mode {
+                    CopyMode::Auto => 0,
+                    CopyMode::Copy => libc::XDP_COPY,
+                    CopyMode::ZeroCopy => libc::XDP_ZEROCOPY,
+                };
+                let wakeup = if config.need_wakeup { libc::XDP_USE_NEED_WAKEUP } else { 0 };
+                (mode | wakeup, None)
+            }
+            Way::OtherQueue(_, fd) => (libc::XDP_SHARED_UMEM, Some(fd.as_fd())),
+        };
+        let patience = match way {
+            Way::Register(CopyMode::Copy) => BUSY_COPY,
+            Way::OtherQueue(registration, _) if !registration.zero_copy => BUSY_COPY,
+            _ => BUSY_ZERO_COPY,
+        };
+        let started = Instant::now();
+        loop {
+            let id = (interface.index(), queue.get());
+            match xsk::bind(fd.as_fd(), id.0, id.1, flags, shared) {
+                Ok(()) => break,
+                Err(source)
+                    if source.raw_os_error() == Some(libc::EBUSY)
+                        && started.elapsed() < patience =>
+                {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                Err(source) => return Err(self.explain_bind(source, started.elapsed())),
+            }
+        }
+        let zero_copy = xsk::zero_copy(fd.as_fd()).map_err(|source| {
+            self.failed(Step::Statistics, "XDP_OPTIONS cannot be read", source)
+        })?;
+        // Bound: nobody else has the queue, so that what an earlier socket left there is free.
+        umem.queue_is_free(interface.index(), queue.get(), prefilled.frames());
+        let id = (interface.index(), queue.get());
+        let shared = Queue::new(umem, id, &completion, Endpoint::Kernel(fd.clone()));
+        shared.filled.add(prefilled.keep());
+        let registration =
+            Registration { zero_copy, need_wakeup: config.need_wakeup, multi_buffer: false };
+        let mode = Mode { zero_copy, need_wakeup: config.need_wakeup };
+        let endpoint = Endpoint::Kernel(fd.clone());
+        let rx_level = rx.as_ref().map(|rx| rx.indices().clone());
+        let core = Core::new(umem, interface.name(), queue, mode, rx_level, endpoint, shared);
+        let socket = Socket {
+            receiver: Receiver::new(core.clone(), rx, Share::Sole(fill), self.target()),
+            sender: Sender::new(core, tx, Share::Sole(completion)),
+        };
+        Ok((socket, fd, registration))
+    }
+
+    fn socket(&self) -> Result<OwnedFd> {
+        xsk::socket().map_err(|source| {
+            let error = self.failed(Step::OpenSocket, "AF_XDP", source);
+            match error.raw_os_error() {
+                Some(libc::EPERM) => error.hint("CAP_NET_RAW is missing"),
+                Some(libc::EAFNOSUPPORT) => error.hint("the kernel lacks CONFIG_XDP_SOCKETS"),
+                Some(libc::EMFILE) => error.hint("too many open files: raise RLIMIT_NOFILE"),
+                _ => error,
+            }
+        })
+    }
+
+    fn size(&self, fd: &OwnedFd, kind: RingKind, size: RingSize) -> Result<()> {
+        xsk::set_ring_size(fd.as_fd(), kind, size.get()).map_err(|source| {
+            self.failed(Step::MapRings, "the kernel has no memory for a ring", source)
+                .hint("use smaller rings")
+        })
+    }
+
+    fn offsets(&self, fd: &OwnedFd) -> Result<MmapOffsets> {
+        xsk::mmap_offsets(fd.as_fd())
+            .map_err(|source| {
+                self.failed(Step::MapRings, "XDP_MMAP_OFFSETS cannot be read", source)
+            })?
+            .ok_or_else(|| {
+                self.name(Error::new(
+                    Step::MapRings,
+                    ErrorKind::Unsupported,
+                    "the kernel's rings have no flags: it is older than 5.4",
+                ))
+            })
+    }
+
+    /// The socket's own two rings, and how much it may have in flight.
+    fn rx_tx(
+        &self,
+        fd: &OwnedFd,
+    ) -> Result<(Option<Consumer<Desc>>, Option<Producer<Desc>>)> {
+        for (kind, size) in [(RingKind::Rx, self.config.rx), (RingKind::Tx, self.config.tx)] {
+            if let Some(size) = size {
+                self.size(fd, kind, size)?;
+            }
+        }
+        let offsets = self.offsets(fd)?;
+        let mapped = |source| self.failed(Step::MapRings, "a ring cannot be mapped", source);
+        let rx = self
+            .config
+            .rx
+            .map(|size| Consumer::map(fd.as_fd(), RingKind::Rx, size, &offsets.rx))
+            .transpose()
+            .map_err(mapped)?;
+        let tx = self
+            .config
+            .tx
+            .map(|size| Producer::map(fd.as_fd(), RingKind::Tx, size, &offsets.tx))
+            .transpose()
+            .map_err(mapped)?;
+        if let Some(size) = self.config.tx {
+            let frame = self.umem.chunk_size().bytes() + FRAME_OVERHEAD;
+            xsk::set_send_buffer(fd.as_fd(), size.get().saturating_mul(frame)).map_err(|source| {
+                self.failed(Step::SocketOption, "SO_SNDBUF cannot be set", source)
+            })?;
+        }
+        Ok((rx, tx))
+    }
+
+    /// Frames that the kernel shall have to receive into: none for a socket that only sends.
+    fn target(&self) -> u32 {
+        if self.config.rx.is_some() { self.config.fill.get() } else { 0 }
+    }
+
+    fn explain_registration(&self, source: io::Error) -> Error {
+        let bytes = u64::from(self.umem.chunks()) * u64::from(self.umem.chunk_size().bytes());
+        let error = self.failed(Step::RegisterUmem, "the kernel does not take the memory", source);
+        match error.raw_os_error() {
+            Some(libc::ENOBUFS) => {
+                let limit = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK);
+                let limit = limit.map_or_else(|_| "unknown".into(), |(soft, _)| soft.to_string());
+                error.with_kind(ErrorKind::Limit).hint(format!(
+                    "it has to lock {bytes} bytes, and RLIMIT_MEMLOCK allows {limit}, once per mode \
+                     in which the memory is used: raise it (ulimit -l), use fewer chunks, or give the \
+                     process CAP_IPC_LOCK"
+                ))
+            }
+            Some(libc::ENOMEM) => error
+                .with_kind(ErrorKind::Limit)
+                .hint(format!("{bytes} bytes of memory are not to be had; use fewer chunks")),
+            _ => error,
+        }
+    }
+
+    fn explain_bind(&self, source: io::Error, tried: Duration) -> Error {
+        let error = self.failed(Step::Bind, "the kernel refused", source);
+        match error.raw_os_error() {
+            Some(libc::EBUSY) => error.hint(format!(
+                "tried for {} ms: another socket has the queue, here or in another process; a queue \
+                 has one, unless sockets share it with `share_queue`",
+                tried.as_millis()
+            )),
+            Some(libc::EOPNOTSUPP) => error.hint("the driver cannot do that"),
+            Some(libc::EPERM) => error.hint("CAP_NET_RAW is missing"),
+            _ => error,
+        }
+    }
+}
+
+/// A further socket on a queue: it has RX and TX of its own, and shares Fill and Completion.
+pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<Socket> {
+    let core = socket.receiver.core.clone();
+    let Endpoint::Kernel(first) = &core.endpoint else {
+        return Err(core.error(Step::Bind, ErrorKind::Unsupported, "the fake kernel has one socket"));
+    };
+    let interface = Interface::by_index(core.queue.ifindex)?;
+    let config = &SocketConfig {
+        fill: config.fill,
+        completion: config.completion,
+        copy_mode: if core.mode.zero_copy { CopyMode::ZeroCopy } else { CopyMode::Copy },
+        need_wakeup: core.mode.need_wakeup,
+        ..config.clone()
+    };
+    let opening =
+        Opening { umem: &core.umem, interface: &interface, queue: core.queue_id, config };
+    opening.check()?;
+    let fd = Arc::new(opening.socket()?);
+    let (rx, tx) = opening.rx_tx(&fd)?;
+    let id = (core.queue.ifindex, core.queue.queue);
+    xsk::bind(fd.as_fd(), id.0, id.1, libc::XDP_SHARED_UMEM, Some(first.as_fd()))
+        .map_err(|source| opening.explain_bind(source, Duration::ZERO))?;
+    // From here on the queue's rings are common property.
+    socket.receiver.fill.put(&core.queue);
+    socket.sender.completion.put(&core.queue);
+    let registration = Registration {
+        zero_copy: core.mode.zero_copy,
+        need_wakeup: core.mode.need_wakeup,
+        multi_buffer: false,
+    };
+    lock(core.umem.registrations()).add(&fd, id.0, id.1, registration);
+    let rx_level = rx.as_ref().map(|rx| rx.indices().clone());
+    let queue = core.queue.clone();
+    let endpoint = Endpoint::Kernel(fd);
+    let target = socket.receiver.target();
+    let core =
+        Core::new(&core.umem, &core.interface, core.queue_id, core.mode, rx_level, endpoint, queue);
+    Ok(Socket {
+        receiver: Receiver::new(core.clone(), rx, Share::Common, target),
+        sender: Sender::new(core, tx, Share::Common),
+    })
+}
