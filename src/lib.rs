@@ -3,5 +3,7 @@
 
 mod error;
 pub mod interface;
+mod sys;
 
 pub use error::{Error, ErrorKind, Result, Step};
+pub use interface::{Facts, Interface, QueueId};

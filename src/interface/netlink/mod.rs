@@ -1,0 +1,209 @@
+//! Netlink: questions and answers, blocking, with the kernel's own words on a refusal.
+//!
+//! Requests are built by the netlink crates. Answers are taken apart here, and only the attributes
+//! that we need, so that an attribute of a kernel newer than those crates cannot make an interface
+//! unreadable.
+//!
+//! Every question opens a socket of its own: a socket belongs to the network namespace of the thread
+//! that opened it, and a thread may change its namespace between two questions.
+
+mod link;
+mod netdev;
+mod route;
+
+use std::{fmt, io};
+
+use netlink_packet_core::{
+    ErrorBuffer, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP, NLM_F_DUMP_INTR,
+    NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NetlinkSerializable, NlaBuffer, NlasIterator,
+};
+use netlink_sys::{Socket, SocketAddr};
+use nix::errno::Errno;
+
+pub(crate) use self::{
+    link::{Link, attach_xdp, detach_xdp, link_by_index, link_by_name, link_names},
+    netdev::{NetdevFeatures, active_rx_queues, netdev_features},
+    route::carries_default_route,
+};
+
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLMSG_HEADER: usize = 16;
+const NLMSGERR_ATTR_MSG: u16 = 1;
+
+/// A refusal: the errno, and the sentence that the kernel or driver gave with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NetlinkRefusal {
+    pub(crate) errno: Errno,
+    /// The extended acknowledgement's text.
+    pub(crate) message: Option<String>,
+}
+
+impl From<Errno> for NetlinkRefusal {
+    fn from(errno: Errno) -> Self {
+        Self { errno, message: None }
+    }
+}
+
+impl From<io::Error> for NetlinkRefusal {
+    fn from(error: io::Error) -> Self {
+        Self::from(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
+    }
+}
+
+impl fmt::Display for NetlinkRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.message {
+            Some(message) => write!(f, "{message}"),
+            None => f.write_str(self.errno.desc()),
+        }
+    }
+}
+
+/// One answer: the header's flags, and what follows the header.
+struct Answer {
+    flags: u16,
+    payload: Vec<u8>,
+}
+
+impl Answer {
+    /// The attributes after a fixed header of this length.
+    fn attributes(&self, header: usize) -> impl Iterator<Item = NlaBuffer<&[u8]>> {
+        attributes(self.payload.get(header..).unwrap_or_default())
+    }
+}
+
+/// The attributes up to the first malformed one.
+fn attributes(bytes: &[u8]) -> impl Iterator<Item = NlaBuffer<&[u8]>> {
+    NlasIterator::new(bytes).map_while(Result::ok)
+}
+
+/// Asks for one thing, or for something to be done.
+fn request<M>(protocol: isize, message: M) -> Result<Vec<Answer>, NetlinkRefusal>
+where
+    NetlinkPayload<M>: From<M>,
+    M: NetlinkSerializable,
+{
+    exchange(protocol, message, NLM_F_REQUEST | NLM_F_ACK).map(|(answers, _)| answers)
+}
+
+/// Asks for a list, again where it changed while it was read.
+fn dump<M>(protocol: isize, message: &M) -> Result<Vec<Answer>, NetlinkRefusal>
+where
+    NetlinkPayload<M>: From<M>,
+    M: NetlinkSerializable + Clone,
+{
+    const ATTEMPTS: u32 = 5;
+    let mut last = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let (answers, interrupted) =
+            exchange(protocol, message.clone(), NLM_F_REQUEST | NLM_F_DUMP)?;
+        if !interrupted {
+            return Ok(answers);
+        }
+        last = answers;
+    }
+    // Somebody changes the list all the time: the last reading is as good as any.
+    Ok(last)
+}
+
+fn exchange<M>(
+    protocol: isize,
+    message: M,
+    flags: u16,
+) -> Result<(Vec<Answer>, bool), NetlinkRefusal>
+where
+    NetlinkPayload<M>: From<M>,
+    M: NetlinkSerializable,
+{
+    const SEQUENCE: u32 = 1;
+    let mut socket = Socket::new(protocol)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    socket.set_ext_ack(true)?;
+    // Before 4.20 there is no strict checking, and the kernel filters nothing: we do, too.
+    match socket.set_netlink_get_strict_chk(true) {
+        Err(error) if error.raw_os_error() != Some(libc::ENOPROTOOPT) => return Err(error.into()),
+        _ => {}
+    }
+
+    let mut header = NetlinkHeader::default();
+    header.flags = flags;
+    header.sequence_number = SEQUENCE;
+    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(message));
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    socket.send(&bytes, 0)?;
+
+    let mut answers = Vec::new();
+    let mut interrupted = false;
+    loop {
+        let datagram = match socket.recv_from_full() {
+            Ok((datagram, _)) => datagram,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let mut rest = &datagram[..];
+        while !rest.is_empty() {
+            let message = NetlinkBuffer::new_checked(rest)
+                .map_err(|_| NetlinkRefusal::from(Errno::EBADMSG))?;
+            let length = (message.length() as usize).next_multiple_of(4);
+            rest = rest.get(length..).unwrap_or_default();
+            if message.sequence_number() != SEQUENCE {
+                continue;
+            }
+            let (flags, payload) = (message.flags(), message.payload());
+            interrupted |= flags & NLM_F_DUMP_INTR != 0;
+            match message.message_type() {
+                NLMSG_ERROR | NLMSG_DONE => {
+                    return refusal(message.message_type(), flags, payload)
+                        .map_or(Ok((answers, interrupted)), Err);
+                }
+                _ => answers.push(Answer { flags, payload: payload.to_vec() }),
+            }
+        }
+    }
+}
+
+/// What an `NLMSG_ERROR` or `NLMSG_DONE` says, if it is a refusal.
+fn refusal(kind: u16, flags: u16, payload: &[u8]) -> Option<NetlinkRefusal> {
+    let Ok(error) = ErrorBuffer::new_checked(payload) else {
+        // An old kernel's NLMSG_DONE may be empty.
+        return (kind == NLMSG_ERROR).then(|| Errno::EBADMSG.into());
+    };
+    let code = error.code()?.get();
+    let rest = error.payload();
+    // An error repeats the request, or with NLM_F_CAPPED its header alone, before the attributes.
+    let skip = match kind {
+        NLMSG_DONE => 0,
+        _ if flags & NLM_F_CAPPED != 0 => NLMSG_HEADER,
+        _ => {
+            let length = rest.first_chunk::<4>().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
+            (length as usize).max(NLMSG_HEADER).next_multiple_of(4)
+        }
+    };
+    let message = (flags & NLM_F_ACK_TLVS != 0)
+        .then(|| {
+            attributes(rest.get(skip..).unwrap_or_default())
+                .find(|attribute| attribute.kind() == NLMSGERR_ATTR_MSG)
+                .map(|attribute| text(attribute.value()))
+        })
+        .flatten();
+    Some(NetlinkRefusal { errno: Errno::from_raw(code.wrapping_abs()), message })
+}
+
+/// A string attribute, without its NUL.
+fn text(value: &[u8]) -> String {
+    let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
+    String::from_utf8_lossy(&value[..end]).into_owned()
+}
+
+fn number(value: &[u8]) -> Option<u32> {
+    value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+}
+
+fn bits(value: &[u8]) -> Option<u64> {
+    value.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
+}

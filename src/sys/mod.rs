@@ -1,0 +1,3 @@
+//! The only place that calls the kernel directly.
+
+pub(crate) mod ethtool;
