@@ -170,9 +170,8 @@ impl Interface {
         let channels = self.told(ethtool.channels(name))?;
         let rings = self.told(ethtool.ring_parameters(name))?;
         let features = self.told(ethtool.features(name))?;
-        let netdev = netlink::netdev_features(self.index).map_err(|refusal| {
-            super::refused("its XDP features cannot be read", refusal).on(&self.name)
-        })?;
+        let netdev = netlink::netdev_features(self.index)
+            .map_err(|refusal| self.failed("its XDP features cannot be read", refusal))?;
         Ok(Facts {
             driver: self.told(ethtool.driver(name))?,
             mtu: link.mtu,
@@ -195,9 +194,8 @@ impl Interface {
         if let Some(queues) = channels.and_then(Queues::from_channels) {
             return Ok(queues);
         }
-        let listed = netlink::active_rx_queues(self.index).map_err(|refusal| {
-            super::refused("its queues cannot be listed", refusal).on(&self.name)
-        })?;
+        let listed = netlink::active_rx_queues(self.index)
+            .map_err(|refusal| self.failed("its queues cannot be listed", refusal))?;
         let active = listed.unwrap_or(1);
         let maximum = (allocated > 0).then_some(allocated.max(active));
         Ok(Queues { active, maximum })
@@ -333,12 +331,13 @@ mod tests {
 
     #[test]
     fn channels_add_receive_and_combined() {
-        let channels = |max_rx, max_combined, rx_count, combined_count| Channels {
-            max_rx,
-            max_combined,
-            rx_count,
-            combined_count,
-            ..bytemuck::Zeroable::zeroed()
+        let channels = |max_rx, max_combined, rx_count, combined_count| {
+            let mut channels: Channels = bytemuck::Zeroable::zeroed();
+            channels.max_rx = max_rx;
+            channels.max_combined = max_combined;
+            channels.rx_count = rx_count;
+            channels.combined_count = combined_count;
+            channels
         };
         let of = |c| Queues::from_channels(c).map(|q| (q.active, q.maximum));
         assert_eq!(of(channels(8, 0, 4, 0)), Some((4, Some(8))), "veth");

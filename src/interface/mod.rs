@@ -101,15 +101,20 @@ impl Interface {
     pub fn carries_default_route(&self) -> Result<bool> {
         self.link()?;
         netlink::carries_default_route(self.index)
-            .map_err(|refusal| refused("the routes cannot be read", refusal).on(&self.name))
+            .map_err(|refusal| self.failed("the routes cannot be read", refusal))
     }
 
     /// What rtnetlink says now.
     fn link(&self) -> Result<Link> {
-        netlink::link_by_index(self.index).map_err(|refusal| match refusal.errno {
+        netlink::link_by_index(self.index)
+            .map_err(|refusal| self.failed("cannot be asked for", refusal))
+    }
+
+    fn failed(&self, reason: &'static str, refusal: NetlinkRefusal) -> Error {
+        match refusal.errno {
             Errno::ENODEV => self.gone(),
-            _ => refused("cannot be asked for", refusal).on(&self.name),
-        })
+            _ => refused(reason, refusal).on(&self.name),
+        }
     }
 
     fn gone(&self) -> Error {

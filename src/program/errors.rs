@@ -50,7 +50,6 @@ pub(super) fn corrupt(reason: impl std::fmt::Display) -> Error {
 }
 
 /// An error while the kernel verifies and takes a program.
-#[expect(clippy::needless_pass_by_value, reason = "for use in map_err")]
 pub(super) fn program(error: ProgramError) -> Error {
     let Some(source) = os_error(&error) else { return corrupt(error) };
     let log = match &error {

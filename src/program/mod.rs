@@ -247,12 +247,10 @@ fn driver_words(
         _ => {}
     }
     let flags = attached.flags() | XDP_FLAGS_UPDATE_IF_NOEXIST;
-    match netlink::attach_xdp(interface.index(), program, flags) {
-        Err(refusal) => refusal.message,
-        Ok(()) => {
-            // Refused a moment ago, accepted now; without a link it would outlive the process.
-            drop(netlink::detach_xdp(interface.index(), attached.flags()));
-            None
-        }
+    if let Err(refusal) = netlink::attach_xdp(interface.index(), program, flags) {
+        return refusal.message;
     }
+    // Refused a moment ago, accepted now; without a link it would outlive the process.
+    drop(netlink::detach_xdp(interface.index(), attached.flags()));
+    None
 }

@@ -113,7 +113,7 @@ mod tests {
 
     /// The oracle: a rule read as its documentation says.
     fn matches(rule: &Rule, packet: &Fields) -> bool {
-        fn field<T: PartialEq>(asked: Option<T>, has: Option<T>) -> bool {
+        fn field<T: PartialEq + Copy>(asked: Option<T>, has: Option<T>) -> bool {
             asked.is_none() || asked == has
         }
         let within = |asked: Option<Prefix>, address: Option<IpAddr>| {

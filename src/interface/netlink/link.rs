@@ -157,3 +157,209 @@ fn set_xdp(index: u32, fd: i32, flags: u32) -> Result<(), NetlinkRefusal> {
     message.attributes.push(LinkAttribute::Xdp(vec![LinkXdp::Fd(fd), LinkXdp::Flags(flags)]));
     request(NETLINK_ROUTE, RouteNetlinkMessage::SetLink(message)).map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{self, Write},
+        os::fd::{AsFd, FromRawFd, OwnedFd},
+        thread,
+    };
+
+    use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST};
+    use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkInfo};
+    use nix::sched::{CloneFlags, unshare};
+
+    use super::*;
+    use crate::interface::netlink::{active_rx_queues, exchange};
+
+    const XDP_FLAGS_UPDATE_IF_NOEXIST: u32 = 1;
+    const XDP_FLAGS_SKB_MODE: u32 = 2;
+    const XDP_FLAGS_DRV_MODE: u32 = 4;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(4 + value.len()).unwrap();
+        let mut bytes = [&length.to_ne_bytes(), &kind.to_ne_bytes(), value].concat();
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn xdp(attached: u8, ids: &[(u16, u32)]) -> Option<XdpProgram> {
+        let mut value = attribute(IFLA_XDP_ATTACHED, &[attached]);
+        for &(kind, id) in ids {
+            value.extend(attribute(kind, &id.to_ne_bytes()));
+        }
+        xdp_program(&value)
+    }
+
+    #[test]
+    fn attached_program() {
+        let program = |id, mode| Some(XdpProgram { id, mode });
+        assert_eq!(xdp(0, &[]), None);
+        let native = [(IFLA_XDP_DRV_PROG_ID, 5), (IFLA_XDP_PROG_ID, 5)];
+        assert_eq!(xdp(1, &native), program(5, XdpProgramMode::Native));
+        let generic = [(IFLA_XDP_SKB_PROG_ID, 6), (IFLA_XDP_PROG_ID, 6)];
+        assert_eq!(xdp(2, &generic), program(6, XdpProgramMode::Generic));
+        // An old kernel.
+        assert_eq!(xdp(3, &[(IFLA_XDP_PROG_ID, 7)]), program(7, XdpProgramMode::Offloaded));
+        // Two: the one in software.
+        let two = [(IFLA_XDP_HW_PROG_ID, 8), (IFLA_XDP_SKB_PROG_ID, 9)];
+        assert_eq!(xdp(4, &two), program(9, XdpProgramMode::Generic));
+    }
+
+    #[test]
+    fn link_attributes() {
+        let mut payload = vec![0, 0, 1, 0];
+        payload.extend(7_u32.to_ne_bytes());
+        payload.extend((IFF_UP | IFF_RUNNING).to_ne_bytes());
+        payload.extend([0; 4]);
+        payload.extend(attribute(IFLA_IFNAME, b"v0\0"));
+        payload.extend(attribute(IFLA_MTU, &9000_u32.to_ne_bytes()));
+        payload.extend(attribute(IFLA_ADDRESS, &[10, 0, 0, 1])); // a tunnel's
+        payload.extend(attribute(IFLA_CARRIER, &[1]));
+        payload.extend(attribute(999, b"from the future"));
+        let link = Link::parse(&Answer { flags: 0, payload: payload.clone() }).unwrap();
+        assert_eq!((link.index, link.name.as_str(), link.mtu), (7, "v0", 9000));
+        assert_eq!((link.up, link.running, link.carrier), (true, true, true));
+        assert_eq!(link.mac, [0; 6]);
+        // Cut anywhere, it is less, never a panic.
+        for end in 0..payload.len() {
+            let cut = Link::parse(&Answer { flags: 0, payload: payload[..end].to_vec() });
+            assert_eq!(cut.is_none(), end < HEADER);
+        }
+    }
+
+    /// On a thread and in a network namespace of its own, with a veth pair `va` and `vb` of two
+    /// queues each. Skips aloud.
+    fn with_veth(test: fn(OwnedFd)) {
+        let name = thread::current().name().unwrap_or("test").to_owned();
+        let skipped = thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET)?;
+            let program = pass_program()?;
+            let end = |name: &str| {
+                let mut end = LinkMessage::default();
+                end.attributes = vec![
+                    LinkAttribute::IfName(name.to_owned()),
+                    LinkAttribute::NumRxQueues(2),
+                    LinkAttribute::NumTxQueues(2),
+                ];
+                end
+            };
+            let mut near = end("va");
+            near.attributes.push(LinkAttribute::LinkInfo(vec![
+                LinkInfo::Kind(InfoKind::Veth),
+                LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(end("vb")))),
+            ]));
+            let message = RouteNetlinkMessage::NewLink(near);
+            exchange(NETLINK_ROUTE, message, NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE).unwrap();
+            test(program);
+            io::Result::Ok(())
+        })
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        if let Err(error) = skipped {
+            let must = std::env::var_os("XSKIT_TEST_REQUIRE").is_some_and(|value| value == "all");
+            assert!(!must, "{name} may not be skipped: {error}");
+            writeln!(io::stderr(), "SKIPPED: {name}: {error}")
+                .expect("standard error takes a line");
+        }
+    }
+
+    /// `return XDP_PASS`, without frags.
+    #[allow(unsafe_code, reason = "a program of two instructions needs no ELF file, but bpf(2)")]
+    fn pass_program() -> io::Result<OwnedFd> {
+        const BPF_PROG_LOAD: libc::c_long = 5;
+        const BPF_PROG_TYPE_XDP: u64 = 6;
+        let instructions: [u64; 2] = [(2 << 32) | 0xb7, 0x95]; // r0 = 2; exit
+        let licence = c"GPL";
+        // prog_type and insn_cnt, insns, license, log_level and the rest.
+        let attr: [u64; 6] = [
+            if cfg!(target_endian = "little") {
+                BPF_PROG_TYPE_XDP | (2 << 32)
+            } else {
+                (BPF_PROG_TYPE_XDP << 32) | 2
+            },
+            instructions.as_ptr().expose_provenance() as u64,
+            licence.as_ptr().expose_provenance() as u64,
+            0,
+            0,
+            0,
+        ];
+        // SAFETY: the kernel reads `attr` and what it points to, all of which outlives the call.
+        let fd = unsafe {
+            libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, attr.as_ptr(), size_of_val(&attr))
+        };
+        let fd = nix::errno::Errno::result(fd)?;
+        // SAFETY: a new fd, which nobody else owns.
+        Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).expect("an fd")) })
+    }
+
+    #[test]
+    fn attach_and_detach() {
+        with_veth(|program| {
+            let va = link_by_name("va").unwrap();
+            for (flags, mode) in [
+                (XDP_FLAGS_DRV_MODE, XdpProgramMode::Native),
+                (XDP_FLAGS_SKB_MODE, XdpProgramMode::Generic),
+            ] {
+                let flags = flags | XDP_FLAGS_UPDATE_IF_NOEXIST;
+                attach_xdp(va.index, program.as_fd(), flags).unwrap();
+                let attached = link_by_index(va.index).unwrap().xdp.unwrap();
+                assert_eq!(attached.mode, mode);
+                assert_ne!(attached.id, 0);
+
+                let refusal = attach_xdp(va.index, program.as_fd(), flags).unwrap_err();
+                assert_eq!(refusal.errno, Errno::EBUSY);
+                assert!(refusal.message.is_some(), "{refusal:?}");
+
+                detach_xdp(va.index, flags & !XDP_FLAGS_UPDATE_IF_NOEXIST).unwrap();
+                assert_eq!(link_by_index(va.index).unwrap().xdp, None);
+            }
+        });
+    }
+
+    #[test]
+    fn a_refusal_comes_with_the_drivers_words() {
+        with_veth(|program| {
+            let va = link_by_name("va").unwrap();
+            let vb = link_by_name("vb").unwrap();
+            for index in [va.index, vb.index] {
+                let mut message = LinkMessage::default();
+                message.header.index = index;
+                message.attributes.push(LinkAttribute::Mtu(9000));
+                request(NETLINK_ROUTE, RouteNetlinkMessage::SetLink(message)).unwrap();
+            }
+            let refusal = attach_xdp(va.index, program.as_fd(), XDP_FLAGS_DRV_MODE).unwrap_err();
+            assert_eq!(refusal.errno, Errno::ERANGE);
+            let words = refusal.message.unwrap();
+            assert!(words.contains("MTU"), "{words}");
+
+            let refusal = attach_xdp(1, program.as_fd(), XDP_FLAGS_DRV_MODE).unwrap_err();
+            assert_eq!(refusal.errno, Errno::EOPNOTSUPP);
+            let words = refusal.message.unwrap();
+            assert!(words.contains("native mode"), "{words}");
+
+            let refusal = attach_xdp(4711, program.as_fd(), 0).unwrap_err();
+            assert_eq!(refusal.errno, Errno::ENODEV);
+        });
+    }
+
+    #[test]
+    fn queues_by_netdev_family() {
+        with_veth(|_| {
+            let va = link_by_name("va").unwrap();
+            // Down, none are listed.
+            assert_eq!(active_rx_queues(va.index).unwrap(), None);
+            for name in ["va", "vb"] {
+                let mut message = LinkMessage::default();
+                message.header.index = link_by_name(name).unwrap().index;
+                message.header.flags = netlink_packet_route::link::LinkFlags::Up;
+                message.header.change_mask = netlink_packet_route::link::LinkFlags::Up;
+                request(NETLINK_ROUTE, RouteNetlinkMessage::SetLink(message)).unwrap();
+            }
+            // Kernels before 6.7 list none.
+            let queues = active_rx_queues(va.index).unwrap();
+            assert!(matches!(queues, Some(2) | None), "{queues:?}");
+        });
+    }
+}

@@ -207,3 +207,92 @@ fn number(value: &[u8]) -> Option<u32> {
 fn bits(value: &[u8]) -> Option<u64> {
     value.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An `NLMSG_ERROR`'s payload: errno, the request (its header, and what follows where it is not
+    /// capped), attributes.
+    fn error_payload(errno: Errno, request: &[u8], attributes: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(NLMSG_HEADER + request.len()).unwrap();
+        let mut payload = (-(errno as i32)).to_ne_bytes().to_vec();
+        payload.extend_from_slice(&length.to_ne_bytes());
+        payload.extend_from_slice(&[0; 12]);
+        payload.extend_from_slice(request);
+        payload.resize(payload.len().next_multiple_of(4), 0);
+        payload.extend_from_slice(attributes);
+        payload
+    }
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(4 + value.len()).unwrap();
+        let mut bytes = [&length.to_ne_bytes(), &kind.to_ne_bytes(), value].concat();
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    #[test]
+    fn message_after_a_whole_request() {
+        let offset = attribute(2, &20_u32.to_ne_bytes());
+        let message = attribute(NLMSGERR_ATTR_MSG, b"MTU too large\0");
+        // 13 bytes: the request is padded before the attributes.
+        let payload = error_payload(Errno::ERANGE, &[7; 13], &[offset, message].concat());
+        assert_eq!(
+            refusal(NLMSG_ERROR, NLM_F_ACK_TLVS, &payload),
+            Some(NetlinkRefusal {
+                errno: Errno::ERANGE,
+                message: Some("MTU too large".to_owned())
+            })
+        );
+    }
+
+    #[test]
+    fn message_after_a_capped_request() {
+        let message = attribute(NLMSGERR_ATTR_MSG, b"no\0");
+        let mut payload = error_payload(Errno::EINVAL, &[], &message);
+        // The length in the repeated header is that of the whole request all the same.
+        payload[4..8].copy_from_slice(&400_u32.to_ne_bytes());
+        let refusal = refusal(NLMSG_ERROR, NLM_F_CAPPED | NLM_F_ACK_TLVS, &payload).unwrap();
+        assert_eq!(refusal.message.as_deref(), Some("no"));
+    }
+
+    #[test]
+    fn message_at_the_end_of_a_dump() {
+        let message = attribute(NLMSGERR_ATTR_MSG, b"no dump\0");
+        let payload = [&(-libc::EOPNOTSUPP).to_ne_bytes()[..], &message].concat();
+        let refusal = refusal(NLMSG_DONE, NLM_F_ACK_TLVS, &payload).unwrap();
+        assert_eq!(refusal.errno, Errno::EOPNOTSUPP);
+        assert_eq!(refusal.message.as_deref(), Some("no dump"));
+    }
+
+    #[test]
+    fn without_the_flag_there_is_no_message() {
+        let message = attribute(NLMSGERR_ATTR_MSG, b"payload, not a message\0");
+        let payload = error_payload(Errno::EPERM, &[], &message);
+        assert_eq!(refusal(NLMSG_ERROR, 0, &payload), Some(Errno::EPERM.into()));
+    }
+
+    #[test]
+    fn success_and_truncation() {
+        assert_eq!(refusal(NLMSG_ERROR, 0, &[0; 20]), None);
+        assert_eq!(refusal(NLMSG_DONE, 0, &[]), None);
+        assert_eq!(refusal(NLMSG_ERROR, 0, &[]), Some(Errno::EBADMSG.into()));
+        // Every prefix of a refusal is one, or is malformed; none panics.
+        let message = attribute(NLMSGERR_ATTR_MSG, b"cut\0");
+        let payload = error_payload(Errno::EBUSY, &[1; 8], &message);
+        for end in 0..payload.len() {
+            assert!(refusal(NLMSG_ERROR, NLM_F_ACK_TLVS, &payload[..end]).is_some());
+        }
+    }
+
+    #[test]
+    fn a_refusal_by_the_running_kernel() {
+        // A question that no kernel accepts, and that needs no privileges: neither index nor name.
+        let mut message = netlink_packet_route::link::LinkMessage::default();
+        message.header.index = 0;
+        let message = netlink_packet_route::RouteNetlinkMessage::GetLink(message);
+        let refusal = request(netlink_sys::protocols::NETLINK_ROUTE, message).err().unwrap();
+        assert_eq!(refusal.errno, Errno::EINVAL);
+    }
+}

@@ -74,16 +74,14 @@ fn command(family: u16, command: u8, attribute: DefaultNla) -> GenlMessage<Attri
     GenlMessage::new(GenlHeader { cmd: command, version: payload.version() }, payload, family)
 }
 
-/// `None` where the kernel has no such family, command or attribute.
+/// `None` where the kernel has no generic netlink, no such family or no such command.
 fn known<T>(answer: Result<T, NetlinkRefusal>) -> Result<Option<T>, NetlinkRefusal> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
-        Err(NetlinkRefusal {
-            errno: Errno::ENOENT | Errno::EOPNOTSUPP | Errno::EINVAL, ..
-        }) => Ok(None),
-        // A kernel without generic netlink.
-        Err(NetlinkRefusal { errno: Errno::EPROTONOSUPPORT, .. }) => Ok(None),
-        Err(refusal) => Err(refusal),
+        Err(refusal) => match refusal.errno {
+            Errno::EPROTONOSUPPORT | Errno::ENOENT | Errno::EOPNOTSUPP => Ok(None),
+            _ => Err(refusal),
+        },
     }
 }
 
