@@ -79,7 +79,7 @@ pub(super) fn permitted(error: Error) -> Error {
     if error.raw_os_error() != Some(libc::EPERM) {
         return error;
     }
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     match missing(&status) {
         Some(missing) if missing.is_empty() => error.hint(
             "the capabilities are there: in a user namespace they do not count for BPF; before \

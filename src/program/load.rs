@@ -2,8 +2,9 @@
 
 use std::{
     borrow::Cow,
-    fmt,
+    fmt, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    panic,
 };
 
 use aya::{
@@ -11,6 +12,8 @@ use aya::{
     maps::{Array, HashMap, LpmTrie, Map, MapData, PerCpuArray, lpm_trie::Key},
     programs::{RawTracePoint, Xdp, raw_trace_point::RawTracePointLink},
 };
+
+use nix::errno::Errno;
 
 use super::{
     AttachMode, Program, ProgramOptions,
@@ -22,7 +25,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result, Step},
-    interface::Interface,
+    interface::{Interface, netlink::NetlinkRefusal},
     sys,
 };
 
@@ -241,7 +244,8 @@ fn prepare(object: &[u8], tables: &Tables, options: &ProgramOptions) -> Result<E
     let rows = options.sockets.checked_add(1).ok_or_else(|| {
         Error::invalid(format!("{} sockets are more than a BPF map takes", options.sockets))
     })?;
-    let mut ebpf = EbpfLoader::new()
+    let mut loader = EbpfLoader::new();
+    loader
         .btf(None)
         .map_max_entries(SOCKETS, options.sockets)
         .map_max_entries(QUEUES, rows)
@@ -255,8 +259,10 @@ fn prepare(object: &[u8], tables: &Tables, options: &ProgramOptions) -> Result<E
         .override_global("SOURCE_ANY", &tables.sources.any, true)
         .override_global("DESTINATION_ANY", &tables.destinations.any, true)
         .override_global("SOURCE_PORT_ANY", &tables.source_ports.any, true)
-        .override_global("DESTINATION_PORT_ANY", &tables.destination_ports.any, true)
-        .load(object)
+        .override_global("DESTINATION_PORT_ANY", &tables.destination_ports.any, true);
+    // aya slices by offsets that it finds in the object: a corrupt one makes it panic.
+    let mut ebpf = panic::catch_unwind(panic::AssertUnwindSafe(|| loader.load(object)))
+        .map_err(|_| errors::corrupt("its sections do not fit together"))?
         .map_err(errors::object)?;
 
     fill(&mut ebpf, "ETHER_TYPES", &tables.ether_types)?;
@@ -331,15 +337,17 @@ fn listen(ebpf: &mut Ebpf, sockets: BorrowedFd<'_>) -> Option<RedirectErrors> {
     Some(RedirectErrors { counts: counter_rows(ebpf, ERRORS).ok()?, _link: link })
 }
 
-/// The refusal of an attachment, with what the driver says and what to do.
+/// The refusal of an attachment, with what the kernel says in its netlink answer and what to do.
 pub(super) fn attach_error(
-    source: std::io::Error,
-    driver: Option<String>,
+    source: io::Error,
+    netlink: Option<NetlinkRefusal>,
     interface: &Interface,
     native: bool,
     options: &ProgramOptions,
 ) -> Error {
-    let code = source.raw_os_error();
+    // A bpf_link calls an interface that is gone an invalid argument.
+    let gone = netlink.as_ref().is_some_and(|refusal| refusal.errno == Errno::ENODEV);
+    let code = if gone { Some(libc::ENODEV) } else { source.raw_os_error() };
     let reason = match code {
         Some(libc::EBUSY | libc::EEXIST) => "the interface has an XDP program already",
         Some(libc::EOPNOTSUPP) if native => "the driver cannot run XDP programs natively",
@@ -349,18 +357,18 @@ pub(super) fn attach_error(
         Some(libc::ENODEV) => "the interface is gone",
         _ => "the kernel refuses to attach the program",
     };
-    let reason = match driver {
-        Some(words) => format!("{reason} (the driver says: {words})"),
+    let reason = match netlink.and_then(|refusal| refusal.message) {
+        Some(words) => format!("{reason} (the kernel says: {words})"),
         None => reason.to_owned(),
     };
     let error = Error::os(Step::AttachProgram, reason, source)
         .on(interface.name())
         .asked(if native { "native mode" } else { "generic mode" });
     match code {
-        Some(libc::EBUSY | libc::EEXIST) => error.with_kind(ErrorKind::Busy).hint(
-            "end the process that attached it, or remove it: ip link set dev IFACE xdp off \
-             (bpftool net shows it)",
-        ),
+        Some(libc::EBUSY | libc::EEXIST) => error.with_kind(ErrorKind::Busy).hint(format!(
+            "end the process that attached it, or try: ip link set dev {} xdp off",
+            interface.name()
+        )),
         Some(libc::EOPNOTSUPP) if native => error.hint("generic mode works everywhere"),
         Some(libc::ERANGE) if !options.frags => error
             .with_kind(ErrorKind::Unsupported)

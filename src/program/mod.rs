@@ -33,7 +33,10 @@ pub use self::{
 };
 use crate::{
     error::{Error, Result, Step},
-    interface::{Interface, netlink},
+    interface::{
+        Interface,
+        netlink::{self, NetlinkRefusal},
+    },
     sys,
 };
 
@@ -149,9 +152,9 @@ impl Program {
             },
         };
         let link = result.map_err(|error| {
-            let words = driver_words(interface, program, attached, &error);
+            let netlink = ask_why(interface, program, attached, &error);
             let native = attached == Attached::Native;
-            load::attach_error(error, words, interface, native, loaded.options())
+            load::attach_error(error, netlink, interface, native, loaded.options())
         })?;
         Ok(Self {
             interface: interface.clone(),
@@ -231,24 +234,23 @@ impl AsFd for Attachment {
     }
 }
 
-/// Asks the driver why it refuses: a bpf_link does not tell, the older way of attaching does.
-fn driver_words(
+/// Asks again in the older way of attaching, which tells the kernel's or the driver's own words: a
+/// bpf_link does not.
+fn ask_why(
     interface: &Interface,
     program: BorrowedFd<'_>,
     attached: Attached,
     refusal: &io::Error,
-) -> Option<String> {
+) -> Option<NetlinkRefusal> {
     /// Never in the place of somebody else's program.
     const XDP_FLAGS_UPDATE_IF_NOEXIST: u32 = 1;
 
-    match refusal.raw_os_error() {
-        // The driver was not asked.
-        None | Some(libc::EPERM | libc::ENODEV) => return None,
-        _ => {}
+    if refusal.raw_os_error() == Some(libc::EPERM) {
+        return None;
     }
     let flags = attached.flags() | XDP_FLAGS_UPDATE_IF_NOEXIST;
     if let Err(refusal) = netlink::attach_xdp(interface.index(), program, flags) {
-        return refusal.message;
+        return Some(refusal);
     }
     // Refused a moment ago, accepted now; without a link it would outlive the process.
     drop(netlink::detach_xdp(interface.index(), attached.flags()));
