@@ -52,6 +52,11 @@ impl<T: Pod> Consumer<T> {
         self.ring.indices()
     }
 
+    /// Our own index.
+    pub(crate) fn position(&self) -> u32 {
+        self.next
+    }
+
     fn look(&mut self) {
         // Acquire: the slots that the producer publishes are read after its index.
         let producer = self.indices().producer().load(Ordering::Acquire);

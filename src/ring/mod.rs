@@ -35,7 +35,10 @@ pub(crate) use producer::Producer;
 pub use producer::{ProducerRing, Reserved};
 pub use size::RingSize;
 
-pub use crate::sys::uapi::Desc;
+pub use crate::{
+    sys::uapi::Desc,
+    umem::{attach, detach},
+};
 
 /// Free frames on their way to the kernel.
 #[doc(alias = "xsk_ring_prod")]

@@ -53,6 +53,11 @@ impl<T: Pod> Producer<T> {
         self.ring.indices()
     }
 
+    /// Our own index.
+    pub(crate) fn position(&self) -> u32 {
+        self.next
+    }
+
     fn look(&mut self) {
         // Acquire: what the consumer read from a slot, it read before it gave the slot back.
         let consumer = self.indices().consumer().load(Ordering::Acquire);

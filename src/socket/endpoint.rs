@@ -24,6 +24,15 @@ pub(crate) enum Endpoint {
 }
 
 impl Endpoint {
+    /// The kernel's socket, where it is one.
+    pub(super) fn kernel(&self) -> Option<&Arc<OwnedFd>> {
+        match self {
+            Self::Kernel(fd) => Some(fd),
+            #[cfg(feature = "fake")]
+            Self::Fake(_) => None,
+        }
+    }
+
     /// Calls the kernel to look at the TX ring.
     pub(super) fn kick_tx(&self) -> io::Result<()> {
         match self {

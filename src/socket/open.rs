@@ -219,7 +219,7 @@ impl Opening<'_> {
         // Bound: nobody else has the queue, so that what an earlier socket left there is free.
         umem.queue_is_free(interface.index(), queue.get(), prefilled.frames());
         let id = (interface.index(), queue.get());
-        let shared = Queue::new(umem, id, &completion, Endpoint::Kernel(fd.clone()));
+        let shared = Queue::new(umem, id, config, &completion, Endpoint::Kernel(fd.clone()));
         shared.filled.add(prefilled.keep());
         let registration =
             Registration { zero_copy, need_wakeup: config.need_wakeup, multi_buffer: false };
@@ -343,13 +343,13 @@ impl Opening<'_> {
 /// A further socket on a queue: it has RX and TX of its own, and shares Fill and Completion.
 pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<Socket> {
     let core = socket.receiver.core.clone();
-    let Endpoint::Kernel(first) = &core.endpoint else {
-        return Err(core.error(Step::Bind, ErrorKind::Unsupported, "the fake kernel has one socket"));
-    };
+    let first = core.endpoint.kernel().ok_or_else(|| {
+        core.error(Step::Bind, ErrorKind::Unsupported, "the fake kernel has one socket per queue")
+    })?;
     let interface = Interface::by_index(core.queue.ifindex)?;
     let config = &SocketConfig {
-        fill: config.fill,
-        completion: config.completion,
+        fill: core.queue.fill_size,
+        completion: core.queue.completion_size,
         copy_mode: if core.mode.zero_copy { CopyMode::ZeroCopy } else { CopyMode::Copy },
         need_wakeup: core.mode.need_wakeup,
         ..config.clone()
@@ -374,7 +374,7 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
     let rx_level = rx.as_ref().map(|rx| rx.indices().clone());
     let queue = core.queue.clone();
     let endpoint = Endpoint::Kernel(fd);
-    let target = socket.receiver.target();
+    let target = opening.target();
     let core =
         Core::new(&core.umem, &core.interface, core.queue_id, core.mode, rx_level, endpoint, queue);
     Ok(Socket {

@@ -8,9 +8,9 @@ use std::{
     ops::{Deref, DerefMut},
 };
 
-use super::endpoint::Endpoint;
+use super::{SocketConfig, endpoint::Endpoint};
 use crate::{
-    ring::{Consumer, Indices, Producer},
+    ring::{Consumer, Indices, Producer, RingSize},
     sync::{Arc, AtomicU32, Mutex, MutexGuard, Ordering, lock},
     umem::{Held, Holder, Tally, Umem},
 };
@@ -20,6 +20,8 @@ pub(crate) struct Queue {
     pub(super) umem: Umem,
     pub(super) ifindex: u32,
     pub(super) queue: u32,
+    pub(super) fill_size: RingSize,
+    pub(super) completion_size: RingSize,
     /// The Completion ring, to look at; none at the end, since it keeps the ring mapped.
     completion_level: Option<Indices>,
     /// Frames given to the kernel to receive into, and not received by any member yet.
@@ -40,6 +42,7 @@ impl Queue {
     pub(crate) fn new(
         umem: &Umem,
         (ifindex, queue): (u32, u32),
+        config: &SocketConfig,
         completion: &Consumer<u64>,
         owner: Endpoint,
     ) -> Arc<Self> {
@@ -47,6 +50,8 @@ impl Queue {
             umem: umem.clone(),
             ifindex,
             queue,
+            fill_size: config.fill,
+            completion_size: config.completion,
             completion_level: Some(completion.indices().clone()),
             filled: Outstanding::default(),
             sending: Outstanding::default(),

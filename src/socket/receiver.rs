@@ -35,7 +35,7 @@ pub struct Receiver {
     /// Frames that the kernel shall have at most to receive into.
     target: u32,
     idle: u32,
-    link: Link,
+    pub(super) link: Link,
     /// The socket's place in the XSKMAP, given up first.
     pub(super) entry: Option<MapEntry>,
     pub(super) core: Arc<Core>,
@@ -152,11 +152,6 @@ impl Receiver {
             Err(_) if received => Ok(()),
             outcome => outcome,
         }
-    }
-
-    /// Frames that the kernel shall have at most to receive into.
-    pub(super) fn target(&self) -> u32 {
-        self.target
     }
 }
 

@@ -1,6 +1,7 @@
 //! The only place that calls the kernel: socket options, memory mappings, the uapi's structs.
 #![allow(unsafe_code, reason = "system calls that nix has no safe call for")]
 
+pub(crate) mod bpf;
 pub(crate) mod ethtool;
 pub(crate) mod mapping;
 pub(crate) mod uapi;

@@ -26,7 +26,7 @@ pub enum Pages {
 /// Who owns adopted memory; dropped when no socket can reach it any more.
 pub(super) type Owner = Box<dyn Any + Send + Sync>;
 
-pub(super) struct Memory {
+pub(crate) struct Memory {
     start: NonNull<u8>,
     owner: MemoryOwner,
 }
@@ -84,7 +84,7 @@ impl Memory {
         Self { start, owner: MemoryOwner::Adopted(Some(owner)) }
     }
 
-    pub(super) fn start(&self) -> NonNull<u8> {
+    pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
 

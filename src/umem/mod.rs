@@ -10,6 +10,7 @@
 mod audit;
 mod batch;
 mod config;
+mod detached;
 mod free;
 mod geometry;
 mod memory;
@@ -25,6 +26,7 @@ pub(crate) use audit::{BatchCount, Holder, Tally};
 pub use batch::Batch;
 pub(crate) use batch::Taken;
 pub use config::UmemConfig;
+pub use detached::{attach, detach};
 use free::{FreeList, Pool};
 pub(crate) use free::{Cache, Prefilled, complete};
 pub use geometry::ChunkSize;
@@ -149,7 +151,7 @@ impl Umem {
         &self.0.registrations
     }
 
-    fn memory(&self) -> &Memory {
+    pub(crate) fn memory(&self) -> &Memory {
         &self.0.memory
     }
 

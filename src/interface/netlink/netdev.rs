@@ -76,10 +76,12 @@ fn command(family: u16, command: u8, attribute: DefaultNla) -> GenlMessage<Attri
 
 /// `None` where the kernel has no generic netlink, no such family or no such command.
 fn known<T>(answer: Result<T, NetlinkRefusal>) -> Result<Option<T>, NetlinkRefusal> {
-    match answer.map_err(|refusal| (refusal.errno, refusal)) {
+    match answer {
         Ok(answer) => Ok(Some(answer)),
-        Err((Errno::EPROTONOSUPPORT | Errno::ENOENT | Errno::EOPNOTSUPP, _)) => Ok(None),
-        Err((_, refusal)) => Err(refusal),
+        Err(refusal) => match refusal.errno {
+            Errno::EPROTONOSUPPORT | Errno::ENOENT | Errno::EOPNOTSUPP => Ok(None),
+            _ => Err(refusal),
+        },
     }
 }
 

@@ -1,0 +1,258 @@
+//! The embedded XDP program: which packets go to which socket, and what became of them.
+//!
+//! A packet that matches the [`Rules`] is redirected to the socket of the queue it arrived on; all
+//! others, and those of a queue without a socket, pass to the kernel's network stack as if there was
+//! no program.
+//!
+//! [`Program::attach`] loads and attaches it, [`Program::set_rules`] exchanges the rules while packets
+//! flow: a program with the new rules is loaded beside the one in force, on the same map of sockets
+//! and the same counters, and then takes its place in the interface's link in one step
+//! (`BPF_LINK_UPDATE`). So each packet is judged by the old rules or by the new ones, never by a
+//! mixture, and the code for fields that no rule uses is absent, whatever the rules were before.
+//!
+//! With an XDP program of your own, the [`SocketMap`] alone is enough: from aya, a pin, or a descriptor.
+
+mod counters;
+mod errors;
+mod load;
+mod map;
+mod rules;
+mod tables;
+
+use std::{
+    fmt, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+pub use self::{
+    counters::{Counters, QueueCounters, RedirectErrors},
+    load::{Loaded, ProgramInfo},
+    map::{MapEntry, SocketMap},
+    rules::{MAX_RULES, Prefix, Rule, Rules},
+};
+use crate::{
+    error::{Error, Result, Step},
+    interface::{
+        Interface,
+        netlink::{self, NetlinkRefusal},
+    },
+    sys,
+};
+
+/// How a program is asked to be attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AttachMode {
+    /// Native where the driver has it, else generic. [`Program::attached`] says which it was.
+    #[default]
+    Auto,
+    /// In the driver, before the kernel makes an skb of the packet.
+    #[doc(alias = "XDP_FLAGS_DRV_MODE")]
+    Native,
+    /// In the kernel's stack, on every interface: slower, and never with zero-copy.
+    #[doc(alias = "XDP_FLAGS_SKB_MODE")]
+    Generic,
+}
+
+/// How a program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Attached {
+    /// In the driver.
+    Native,
+    /// In the kernel's stack.
+    Generic,
+}
+
+impl Attached {
+    /// The kernel's `XDP_FLAGS_DRV_MODE` and `XDP_FLAGS_SKB_MODE`.
+    fn flags(self) -> u32 {
+        match self {
+            Self::Native => 1 << 2,
+            Self::Generic => 1 << 1,
+        }
+    }
+}
+
+impl fmt::Display for Attached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        })
+    }
+}
+
+/// What the program is loaded with, besides its rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramOptions {
+    /// Whether packets may span several buffers, as they do on an MTU above about 3.4 KB. Linux 6.6
+    /// for sockets that receive them.
+    pub frags: bool,
+    /// How many queues can have a socket, counted from queue 0: at least 1.
+    pub sockets: u32,
+}
+
+impl Default for ProgramOptions {
+    /// 64 queues, each packet in one buffer.
+    fn default() -> Self {
+        Self { frags: false, sockets: 64 }
+    }
+}
+
+/// The embedded XDP program, attached to an interface.
+///
+/// It stays attached until this and all clones of its [`attachment`](Self::attachment) are dropped;
+/// a killed process leaves nothing attached, as the kernel detaches it with the last descriptor.
+pub struct Program {
+    interface: Interface,
+    loaded: Mutex<Loaded>,
+    socket_map: SocketMap,
+    attachment: Attachment,
+    attached: Attached,
+}
+
+impl Program {
+    /// Loads the embedded program with these rules and attaches it. Linux 5.9.
+    ///
+    /// Count the interface's queues before: some drivers add queues when a program is attached.
+    ///
+    /// # Errors
+    ///
+    /// `Busy` where the interface has an XDP program already, `Unsupported` where the driver has no
+    /// native mode and it was asked for, or where the MTU needs frags, `Permission` without CAP_BPF
+    /// and CAP_NET_ADMIN, `InvalidInput` for rules that contradict themselves. Where the driver gives
+    /// a reason, the error has it.
+    pub fn attach(
+        interface: &Interface,
+        rules: &Rules,
+        mode: AttachMode,
+        options: &ProgramOptions,
+    ) -> Result<Self> {
+        Loaded::new(rules, options)
+            .map_err(|error| error.on(interface.name()))?
+            .attach(interface, mode)
+    }
+
+    fn from_loaded(loaded: Loaded, interface: &Interface, mode: AttachMode) -> Result<Self> {
+        let program = loaded.program_fd()?;
+        let attempt = |attached: Attached| {
+            sys::bpf::xdp_link_create(program, interface.index(), attached.flags())
+        };
+        let (attached, result) = match mode {
+            AttachMode::Native => (Attached::Native, attempt(Attached::Native)),
+            AttachMode::Generic => (Attached::Generic, attempt(Attached::Generic)),
+            AttachMode::Auto => match attempt(Attached::Native) {
+                // As the kernel itself would choose: any other refusal has a cause to be seen.
+                Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                    (Attached::Generic, attempt(Attached::Generic))
+                }
+                result => (Attached::Native, result),
+            },
+        };
+        let link = result.map_err(|error| {
+            let netlink = ask_why(interface, program, attached, &error);
+            let native = attached == Attached::Native;
+            load::attach_error(error, netlink, interface, native, loaded.options())
+        })?;
+        Ok(Self {
+            interface: interface.clone(),
+            socket_map: loaded.socket_map().clone(),
+            loaded: Mutex::new(loaded),
+            attachment: Attachment(Arc::new(link)),
+            attached,
+        })
+    }
+
+    /// The map that says which socket gets a queue's packets.
+    pub fn socket_map(&self) -> &SocketMap {
+        &self.socket_map
+    }
+
+    /// The mode that was obtained.
+    pub fn attached(&self) -> Attached {
+        self.attached
+    }
+
+    /// A share of the attachment: the program stays attached for as long as any is held.
+    pub fn attachment(&self) -> Attachment {
+        self.attachment.clone()
+    }
+
+    /// Exchanges the rules in one step: each packet is judged by the old ones or by the new ones.
+    ///
+    /// Sockets and counters stay. It takes some 50 ms, during which the old rules hold.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for rules that contradict themselves. After any error, the old rules hold.
+    pub fn set_rules(&self, rules: &Rules) -> Result<()> {
+        self.loaded()
+            .exchange(rules, |program| {
+                sys::bpf::link_update(self.attachment.0.as_fd(), program).map_err(|error| {
+                    Error::os(Step::Rules, "the kernel refuses to exchange the program", error)
+                })
+            })
+            .map_err(|error| error.on(self.interface.name()))
+    }
+
+    /// What became of the packets since the program was attached.
+    pub fn counters(&self) -> Result<Counters> {
+        self.loaded().counters()
+    }
+
+    /// What the kernel says about the program in force.
+    pub fn info(&self) -> Result<ProgramInfo> {
+        self.loaded().info()
+    }
+
+    /// A panic elsewhere leaves the program as whole as it was: an exchange ends with one assignment.
+    fn loaded(&self) -> MutexGuard<'_, Loaded> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program")
+            .field("interface", &self.interface)
+            .field("attached", &self.attached)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Keeps a program attached: it is detached when the last clone is dropped.
+#[derive(Clone, Debug)]
+#[doc(alias = "bpf_link")]
+pub struct Attachment(Arc<OwnedFd>);
+
+impl AsFd for Attachment {
+    /// The descriptor of the kernel's bpf_link.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Asks again in the older way of attaching, which tells the kernel's or the driver's own words: a
+/// bpf_link does not.
+fn ask_why(
+    interface: &Interface,
+    program: BorrowedFd<'_>,
+    attached: Attached,
+    refusal: &io::Error,
+) -> Option<NetlinkRefusal> {
+    /// Never in the place of somebody else's program.
+    const XDP_FLAGS_UPDATE_IF_NOEXIST: u32 = 1;
+
+    if refusal.raw_os_error() == Some(libc::EPERM) {
+        return None;
+    }
+    let flags = attached.flags() | XDP_FLAGS_UPDATE_IF_NOEXIST;
+    if let Err(refusal) = netlink::attach_xdp(interface.index(), program, flags) {
+        return Some(refusal);
+    }
+    // Refused a moment ago, accepted now; without a link it would outlive the process.
+    drop(netlink::detach_xdp(interface.index(), attached.flags()));
+    None
+}

@@ -1,0 +1,286 @@
+//! One (interface, queue) bound: receiving, sending and waiting.
+//!
+//! # Who shares what
+//!
+//! ```text
+//! Umem ── memory, registered with the kernel once per mode by the first socket of that mode
+//!  │
+//!  ├─ eth0 queue 0 ── Fill + Completion, made on the queue's first socket
+//!  │    ├─ Socket       RX, TX    XDP_UMEM_REG, bind(XDP_COPY or XDP_ZEROCOPY, XDP_USE_NEED_WAKEUP)
+//!  │    └─ Socket       RX, TX    share_queue: bind(XDP_SHARED_UMEM), no rings of the queue, no flags
+//!  │
+//!  ├─ eth0 queue 1 ── Fill + Completion
+//!  │    └─ Socket       RX, TX    bind(XDP_SHARED_UMEM): another queue, so a pair of its own
+//!  │
+//!  └─ eth1 queue 0 ── Fill + Completion
+//!       └─ Socket       RX, TX    bind(XDP_SHARED_UMEM), or XDP_UMEM_REG anew for another mode
+//! ```
+//!
+//! [`Socket::open`] finds the way by itself: it shares the registration of a living socket of the same
+//! mode, and registers the memory where there is none (which the kernel charges to `RLIMIT_MEMLOCK`
+//! once more). What the flags of bind may repeat, and what not, cannot be got wrong, since nobody
+//! states them.
+//!
+//! # need_wakeup
+//!
+//! See [`need_wakeup`].
+
+mod config;
+mod core;
+mod endpoint;
+pub mod need_wakeup;
+mod open;
+mod queue;
+mod receiver;
+mod rings;
+mod sender;
+mod statistics;
+mod wait;
+
+use std::{
+    fmt,
+    os::fd::{AsFd, BorrowedFd},
+    time::Duration,
+};
+
+pub use config::{CopyMode, SocketConfig};
+#[cfg(feature = "fake")]
+pub(crate) use endpoint::Endpoint;
+pub use receiver::Receiver;
+pub use rings::Rings;
+pub use sender::Sender;
+pub use statistics::{KernelStatistics, Statistics};
+pub use wait::{Interest, Ready};
+use wait::Look;
+
+use crate::{
+    Batch, Interface, QueueId, Result,
+    program::{Attachment, SocketMap},
+    sync::lock,
+    umem::Umem,
+};
+
+/// An AF_XDP socket, bound to one queue of an interface.
+///
+/// [`Port`](crate::Port) opens one on every queue, with the program that redirects packets to them.
+/// Opened by itself, a socket can send at once, and receives what a program redirects to it:
+/// [`join`](Self::join).
+///
+/// It is `Send`, not `Sync`: one thread at a time, or two with its halves.
+///
+/// ```
+/// use std::time::Duration;
+/// use xskit::{Interest, RingSize, SocketConfig, UmemConfig, fake};
+///
+/// let umem = UmemConfig::new(256).build()?;
+/// let config = SocketConfig::default().fill(RingSize::new(64)?);
+/// let (mut socket, kernel) = fake::socket(&umem, &config)?;
+/// kernel.deliver(b"ping");
+///
+/// let mut batch = socket.umem().batch(64);
+/// socket.wait(Interest::for_batch(&batch), Duration::from_secs(1))?;
+/// socket.recv(&mut batch)?;
+/// for mut packet in batch.packets_mut() {
+///     packet.head_mut()[1] = b'o';
+/// }
+/// socket.send(&mut batch)?;
+/// assert_eq!(kernel.transmit(1), [b"pong"]);
+/// # Ok::<(), xskit::Error>(())
+/// ```
+pub struct Socket {
+    receiver: Receiver,
+    sender: Sender,
+}
+
+/// The mode that a socket really got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Mode {
+    /// Packets are not copied between the kernel's buffers and the UMEM.
+    pub zero_copy: bool,
+    /// The kernel may sleep until it is called.
+    pub need_wakeup: bool,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.zero_copy { "zero-copy" } else { "copy" })?;
+        if self.need_wakeup { f.write_str(", need_wakeup") } else { Ok(()) }
+    }
+}
+
+impl Socket {
+    /// Opens a socket on a queue of an interface, with frames of `umem`.
+    ///
+    /// The Fill ring is filled from the UMEM's free frames before the socket is bound. If the queue's
+    /// last socket has just been closed, bind is tried again for up to a second (ten in zero-copy
+    /// mode), as its teardown is asynchronous.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkDown`](crate::ErrorKind::LinkDown) or [`NotFound`](crate::ErrorKind::NotFound) for an
+    /// interface that is down or has no such queue, [`Busy`](crate::ErrorKind::Busy) if the queue has a
+    /// socket, [`Unsupported`](crate::ErrorKind::Unsupported) for zero-copy where the driver has none,
+    /// [`Limit`](crate::ErrorKind::Limit) if the memory cannot be locked,
+    /// [`Permission`](crate::ErrorKind::Permission) without CAP_NET_RAW. Nothing is left behind.
+    ///
+    /// Linux 5.4; 5.10 to share one UMEM between queues and devices.
+    pub fn open(
+        umem: &Umem,
+        interface: &Interface,
+        queue: impl Into<QueueId>,
+        config: &SocketConfig,
+    ) -> Result<Self> {
+        open::open(umem, interface, queue.into(), config)
+    }
+
+    /// Opens a further socket on the same queue, with RX and TX rings of its own. All sockets of a
+    /// queue share its Fill and Completion rings, behind a lock taken once per batch.
+    ///
+    /// Of `config`, the sizes of the RX and TX ring count; mode, need_wakeup and the other rings are
+    /// those of the queue's first socket. Which socket a packet goes to is the program's choice.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    #[doc(alias = "XDP_SHARED_UMEM")]
+    pub fn share_queue(&mut self, config: &SocketConfig) -> Result<Self> {
+        open::share_queue(self, config)
+    }
+
+    /// Puts the socket into a program's map, at its queue's place: from now on the program can redirect
+    /// packets to it. It leaves the map when it is dropped, before its rings are given up.
+    ///
+    /// # Errors
+    ///
+    /// If the map has no such place, or the kernel refuses.
+    #[doc(alias = "BPF_MAP_TYPE_XSKMAP")]
+    pub fn join(&mut self, map: &SocketMap) -> Result<()> {
+        let core = &self.receiver.core;
+        let entry = map
+            .insert(core.queue_id, self.as_fd())
+            .map_err(|error| error.on(&core.interface).queue_is(core.queue_id))?;
+        self.receiver.entry = Some(entry);
+        Ok(())
+    }
+
+    /// Keeps a program attached for as long as the socket lives.
+    pub(crate) fn keep_attached(&mut self, attachment: Attachment) {
+        *lock(&self.receiver.core.attachment) = Some(attachment);
+    }
+
+    /// Appends received packets to the batch, as many as it has room for; returns how many. The kernel
+    /// gets new frames in turn: the batch's spare ones first.
+    ///
+    /// It does not wait: 0 means that there was nothing, or no room.
+    ///
+    /// # Errors
+    ///
+    /// [`WrongUmem`](crate::ErrorKind::WrongUmem) for another UMEM's batch, which stays as it is.
+    /// [`LinkDown`](crate::ErrorKind::LinkDown) or [`LinkGone`](crate::ErrorKind::LinkGone) if the
+    /// interface is down or gone; a loop that never waits learns it after 65,536 calls without a packet.
+    #[inline]
+    pub fn recv(&mut self, batch: &mut Batch) -> Result<usize> {
+        self.receiver.recv(batch)
+    }
+
+    /// Gives packets from the front of the batch to the kernel to send, as many as the TX ring has room
+    /// for; returns how many frames. The rest stays in the batch, in order. Frames that completed come
+    /// back into the batch's spare list.
+    ///
+    /// It does not wait: 0 means that the batch was empty, or the ring full.
+    ///
+    /// Packets without bytes are not sent: their frames become spare, and they are counted as
+    /// [`tx_refused`](Statistics::tx_refused). What the kernel drops in copy mode is counted as
+    /// [`tx_dropped`](Statistics::tx_dropped).
+    ///
+    /// # Errors
+    ///
+    /// [`WrongUmem`](crate::ErrorKind::WrongUmem) for another UMEM's batch, which stays as it is.
+    /// [`LinkDown`](crate::ErrorKind::LinkDown) or [`LinkGone`](crate::ErrorKind::LinkGone) if the
+    /// interface is down or gone: packets that were taken before that showed are no longer in the batch,
+    /// and leave when the interface comes up again.
+    #[inline]
+    pub fn send(&mut self, batch: &mut Batch) -> Result<usize> {
+        self.sender.send(batch)
+    }
+
+    /// Waits until there are packets to receive or room to send, whichever `interest` names, at most
+    /// `timeout` (`None`: for ever).
+    ///
+    /// A signal does not end it. Calls to the kernel that are owed are made here too, and the Fill
+    /// ring is topped up if it could not be before.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkDown`](crate::ErrorKind::LinkDown) or [`LinkGone`](crate::ErrorKind::LinkGone) within a
+    /// second of the interface going down or being deleted, which `poll` itself does not tell.
+    pub fn wait(
+        &mut self,
+        interest: Interest,
+        timeout: impl Into<Option<Duration>>,
+    ) -> Result<Ready> {
+        let core = self.receiver.core.clone();
+        let Self { receiver, sender } = self;
+        let mut link = std::mem::replace(&mut receiver.link, wait::Link::new());
+        let found = wait::wait(&core, &mut link, interest, timeout.into(), || {
+            let (read, write) = (receiver.look()?, sender.look()?);
+            Ok(Look {
+                ready: Ready {
+                    readable: read.ready.readable && interest.is_readable(),
+                    writable: write.ready.writable && interest.is_writable(),
+                },
+                owes_kick: write.owes_kick,
+            })
+        });
+        receiver.link = link;
+        found
+    }
+
+    /// Takes the socket apart for two threads.
+    pub fn into_split(self) -> (Receiver, Sender) {
+        (self.receiver, self.sender)
+    }
+
+    /// Borrows the two halves, for two scoped threads.
+    pub fn split_mut(&mut self) -> (&mut Receiver, &mut Sender) {
+        (&mut self.receiver, &mut self.sender)
+    }
+
+    /// The UMEM of its frames.
+    pub fn umem(&self) -> &Umem {
+        &self.receiver.core.umem
+    }
+
+    /// The name that the interface had when the socket was opened.
+    pub fn interface(&self) -> &str {
+        &self.receiver.core.interface
+    }
+
+    /// The queue it is bound to.
+    pub fn queue(&self) -> QueueId {
+        self.receiver.core.queue_id
+    }
+
+    /// The mode that it really got (`XDP_OPTIONS`).
+    #[doc(alias = "XDP_OPTIONS_ZEROCOPY")]
+    pub fn mode(&self) -> Mode {
+        self.receiver.core.mode
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.receiver.as_fd()
+    }
+}
+
+impl fmt::Debug for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Socket")
+            .field("interface", &self.interface())
+            .field("queue", &self.queue())
+            .field("mode", &self.mode())
+            .finish_non_exhaustive()
+    }
+}

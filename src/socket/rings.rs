@@ -1,0 +1,160 @@
+//! The way down to the descriptor level.
+
+use std::{
+    fmt,
+    ops::{Deref, DerefMut},
+};
+
+use bytemuck::Pod;
+
+use super::Socket;
+use crate::ring::{CompletionRing, Consumer, FillRing, Producer, RxRing, TxRing};
+
+/// The four rings of a socket at the [descriptor level](crate::ring), for as long as the socket is
+/// borrowed.
+///
+/// Frames are the caller's business here: what is taken out of RX and Completion came to the caller,
+/// what is put into Fill and TX left it, and the audit counts the difference as
+/// [`detached`](crate::Audit::detached). [`detach`](crate::ring::detach) makes addresses of a batch's
+/// frames, [`attach`](crate::ring::attach) makes them free frames of the UMEM again.
+///
+/// ```
+/// # use xskit::{SocketConfig, UmemConfig, fake, ring};
+/// # let umem = UmemConfig::new(64).build()?;
+/// # let config = SocketConfig::default().receive_only().fill(xskit::RingSize::new(32)?);
+/// # let (mut socket, kernel) = fake::socket(&umem, &config)?;
+/// kernel.deliver(b"a packet");
+/// let mut rings = socket.rings();
+/// let rx = rings.rx().expect("a socket that receives");
+/// let packets = rx.peek(16);
+/// let addresses: Vec<u64> = packets.iter().map(|desc| desc.addr).collect();
+/// packets.release();
+/// drop(rings);
+/// assert_eq!(umem.audit().detached, 1);
+/// // SAFETY: the frames came out of RX just now, and nobody else has them.
+/// unsafe { ring::attach(&umem, &addresses) };
+/// assert!(umem.audit().is_complete());
+/// # Ok::<(), xskit::Error>(())
+/// ```
+pub struct Rings<'a> {
+    // Before the queue's rings, whose locks, where there are any, guard the counts of all four.
+    rx: Option<RxRing<'a>>,
+    tx: Option<TxRing<'a>>,
+    fill: FillRing<'a>,
+    completion: CompletionRing<'a>,
+}
+
+impl<'a> Rings<'a> {
+    /// Received packets; none for a socket that only sends.
+    pub fn rx(&mut self) -> Option<&mut RxRing<'a>> {
+        self.rx.as_mut()
+    }
+
+    /// Packets to send; none for a socket that only receives. [`Sender::reap`](super::Sender::reap) and
+    /// `wait` call the kernel for them.
+    pub fn tx(&mut self) -> Option<&mut TxRing<'a>> {
+        self.tx.as_mut()
+    }
+
+    /// Free frames for the kernel to receive into.
+    pub fn fill(&mut self) -> &mut FillRing<'a> {
+        &mut self.fill
+    }
+
+    /// Frames that the kernel has sent.
+    pub fn completion(&mut self) -> &mut CompletionRing<'a> {
+        &mut self.completion
+    }
+}
+
+impl fmt::Debug for Rings<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rings").finish_non_exhaustive()
+    }
+}
+
+impl Socket {
+    /// Opens the descriptor level. Sockets that share the queue wait meanwhile.
+    pub fn rings(&mut self) -> Rings<'_> {
+        let Self { receiver, sender } = self;
+        let core = &*receiver.core;
+        let (filled, sending) = (&core.queue.filled, &core.queue.sending);
+        let rx = receiver.rx.as_mut().map(|ring| {
+            RxRing::new(Counted::new(Box::new(ring), |frames| {
+                filled.sub(frames);
+                core.umem.counts().detach(frames.cast_signed());
+            }))
+        });
+        let tx = sender.tx.as_mut().map(|ring| {
+            TxRing::new(Counted::new(Box::new(ring), |frames| {
+                sending.add(frames);
+                core.umem.counts().detach(-frames.cast_signed());
+            }))
+        });
+        let fill = receiver.fill.borrow(&core.queue);
+        let fill = FillRing::new(Counted::new(fill, |frames| {
+            filled.add(frames);
+            core.umem.counts().detach(-frames.cast_signed());
+        }));
+        let completion = sender.completion.borrow(&core.queue);
+        let completion = CompletionRing::new(Counted::new(completion, |frames| {
+            sending.sub(frames);
+            core.umem.counts().detach(frames.cast_signed());
+        }));
+        Rings { rx, tx, fill, completion }
+    }
+}
+
+/// A ring with our index on it.
+trait Positioned {
+    fn position(&self) -> u32;
+}
+
+impl<T: Pod> Positioned for Producer<T> {
+    fn position(&self) -> u32 {
+        self.position()
+    }
+}
+
+impl<T: Pod> Positioned for Consumer<T> {
+    fn position(&self) -> u32 {
+        self.position()
+    }
+}
+
+/// A borrowed ring: at the end it is settled by how many frames the audit has to move.
+struct Counted<'a, R: Positioned, S: FnMut(u32)> {
+    ring: Box<dyn DerefMut<Target = R> + 'a>,
+    before: u32,
+    settle: S,
+}
+
+impl<'a, R: Positioned + 'a, S: FnMut(u32) + 'a> Counted<'a, R, S> {
+    fn new(
+        ring: Box<dyn DerefMut<Target = R> + 'a>,
+        settle: S,
+    ) -> Box<dyn DerefMut<Target = R> + 'a> {
+        let before = ring.position();
+        Box::new(Self { ring, before, settle })
+    }
+}
+
+impl<R: Positioned, S: FnMut(u32)> Deref for Counted<'_, R, S> {
+    type Target = R;
+
+    fn deref(&self) -> &R {
+        &self.ring
+    }
+}
+
+impl<R: Positioned, S: FnMut(u32)> DerefMut for Counted<'_, R, S> {
+    fn deref_mut(&mut self) -> &mut R {
+        &mut self.ring
+    }
+}
+
+impl<R: Positioned, S: FnMut(u32)> Drop for Counted<'_, R, S> {
+    fn drop(&mut self) {
+        (self.settle)(self.ring.position().wrapping_sub(self.before));
+    }
+}

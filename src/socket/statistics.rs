@@ -1,0 +1,93 @@
+//! Numbers about a socket.
+
+use super::{Socket, core::Core};
+use crate::{Error, Result, Step};
+
+/// What happened on a socket since it was opened: what the kernel counted, and what we did.
+///
+/// Counters are never added up: in copy mode an empty Fill ring counts in two of the kernel's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// The kernel's own counters.
+    pub kernel: KernelStatistics,
+    /// Packets received into batches.
+    pub received: u64,
+    /// Frames given to the kernel to send. Counted at submission, not at completion.
+    pub sent: u64,
+    /// Frames that came back from the kernel after sending.
+    pub completed: u64,
+    /// Packets that the kernel dropped in copy mode when it was called to send (EBUSY). It completes
+    /// their frames, and moves none of its counters.
+    pub tx_dropped: u64,
+    /// Packets without bytes: not submitted, since the kernel would refuse them.
+    pub tx_refused: u64,
+    /// Descriptors and completions from the kernel that lie outside the UMEM, not followed.
+    pub lost: u64,
+    /// System calls made to wake the receiving side, those that asked for the link included.
+    pub wakeups_rx: u64,
+    /// System calls made to wake the sending side.
+    pub wakeups_tx: u64,
+}
+
+/// `XDP_STATISTICS`: the kernel's counters. `None` where the kernel has them not (before 5.9).
+#[doc(alias = "xdp_statistics")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KernelStatistics {
+    /// Packets dropped for other reasons than a full RX ring: longer than a frame; in copy mode also
+    /// those for which the Fill ring was empty.
+    pub rx_dropped: u64,
+    /// Descriptors in the Fill ring that were invalid. Does not move in copy mode.
+    pub rx_invalid_descs: u64,
+    /// Descriptors in the TX ring that were invalid.
+    pub tx_invalid_descs: u64,
+    /// Packets dropped since the RX ring was full.
+    pub rx_ring_full: Option<u64>,
+    /// Attempts to take a frame from an empty Fill ring: in zero-copy mode a sign that the driver is
+    /// starving, not a number of packets. It belongs to the queue, not to the socket.
+    pub rx_fill_ring_empty_descs: Option<u64>,
+    /// Attempts to take a packet from an empty TX ring.
+    pub tx_ring_empty_descs: Option<u64>,
+}
+
+impl Socket {
+    /// What happened since the socket was opened.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel does not give its counters.
+    #[doc(alias = "XDP_STATISTICS")]
+    pub fn statistics(&self) -> Result<Statistics> {
+        self.receiver.core.statistics()
+    }
+}
+
+impl Core {
+    pub(super) fn statistics(&self) -> Result<Statistics> {
+        let (kernel, complete) = self.endpoint.statistics().map_err(|source| {
+            Error::os(Step::Statistics, "XDP_STATISTICS cannot be read", source)
+                .on(&self.interface)
+                .queue_is(self.queue_id)
+        })?;
+        let newer = |counter: u64| complete.then_some(counter);
+        Ok(Statistics {
+            kernel: KernelStatistics {
+                rx_dropped: kernel.rx_dropped,
+                rx_invalid_descs: kernel.rx_invalid_descs,
+                tx_invalid_descs: kernel.tx_invalid_descs,
+                rx_ring_full: newer(kernel.rx_ring_full),
+                rx_fill_ring_empty_descs: newer(kernel.rx_fill_ring_empty_descs),
+                tx_ring_empty_descs: newer(kernel.tx_ring_empty_descs),
+            },
+            received: self.rx.received.get(),
+            sent: self.tx.sent.get(),
+            completed: self.tx.completed.get(),
+            tx_dropped: self.tx.dropped.get(),
+            tx_refused: self.tx.refused.get(),
+            lost: self.rx.lost.get() + self.tx.lost.get(),
+            wakeups_rx: self.rx.wakeups.get(),
+            wakeups_tx: self.tx.wakeups.get(),
+        })
+    }
+}

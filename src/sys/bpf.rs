@@ -1,0 +1,87 @@
+//! The few calls of bpf(2) that aya has no form of: links that we own and may replace the program of.
+#![allow(unsafe_code, reason = "calls bpf(2) and dup3(2), and adopts the descriptor of a new link")]
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
+
+use aya::maps::Map;
+use bytemuck::{NoUninit, bytes_of};
+
+const BPF_LINK_CREATE: libc::c_long = 28;
+const BPF_LINK_UPDATE: libc::c_long = 29;
+/// `enum bpf_attach_type`.
+const BPF_XDP: u32 = 37;
+
+/// The beginning of `bpf_attr` for these calls; what the kernel knows beyond it counts as 0.
+#[derive(Clone, Copy, NoUninit)]
+#[repr(C)]
+struct LinkCreate {
+    program: i32,
+    interface: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+#[derive(Clone, Copy, NoUninit)]
+#[repr(C)]
+struct LinkUpdate {
+    link: i32,
+    program: i32,
+    flags: u32,
+    old_program: u32,
+}
+
+fn bpf<T: NoUninit>(command: libc::c_long, attributes: &T) -> io::Result<libc::c_long> {
+    let bytes = bytes_of(attributes);
+    // SAFETY: the attributes are ours and live for the call, which reads `bytes.len()` initialised
+    // bytes of them and, for these two commands, writes nothing.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, bytes.as_ptr(), bytes.len()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Attaches an XDP program to an interface for as long as the returned link is open.
+///
+/// Linux 5.9. `flags` are the kernel's `XDP_FLAGS_…`.
+pub(crate) fn xdp_link_create(
+    program: BorrowedFd<'_>,
+    interface: u32,
+    flags: u32,
+) -> io::Result<OwnedFd> {
+    let attributes =
+        LinkCreate { program: program.as_raw_fd(), interface, attach_type: BPF_XDP, flags };
+    let fd = bpf(BPF_LINK_CREATE, &attributes)?;
+    let fd = i32::try_from(fd).map_err(io::Error::other)?;
+    // SAFETY: the kernel has just opened this descriptor (close-on-exec) for us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Puts another program in the place of a link's, in one step: each packet sees the one or the other.
+pub(crate) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let attributes = LinkUpdate {
+        link: link.as_raw_fd(),
+        program: program.as_raw_fd(),
+        flags: 0,
+        old_program: 0,
+    };
+    bpf(BPF_LINK_UPDATE, &attributes).map(drop)
+}
+
+/// Makes a map that aya has created for an object stand for `other`, a map of the same kind.
+///
+/// aya shares a map between two loads of an object only through a pin, and a bpffs may not be mounted.
+/// Until a program is loaded, its instructions name their maps by descriptor number: so the
+/// descriptor changes under its number, and the map that was created in vain is freed.
+pub(crate) fn replace_map(map: &mut Map, other: BorrowedFd<'_>) -> io::Result<()> {
+    let (Map::XskMap(data) | Map::PerCpuArray(data)) = map else {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    };
+    let target = data.fd().as_fd().as_raw_fd();
+    // SAFETY: the descriptor is open and belongs to `map`, to which we have the only reference; it
+    // stays open, as a map, and `map` closes it as before.
+    match unsafe { libc::dup3(other.as_raw_fd(), target, libc::O_CLOEXEC) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,34 @@
+//! Frames as plain addresses, for the descriptor level.
+
+use super::{Batch, Umem};
+
+/// Takes all frames out of a batch, packets' and spare ones, as addresses of their chunks: the caller's
+/// from now on, and counted as [`detached`](crate::Audit::detached).
+pub fn detach(batch: &mut Batch) -> Vec<u64> {
+    let frames = batch.detach();
+    batch.umem().counts().detach(i32::try_from(frames.len()).unwrap_or(i32::MAX));
+    frames
+}
+
+/// Gives frames back to the UMEM's free ones, whatever offset in its chunk each address has.
+///
+/// # Panics
+///
+/// If an address lies outside the UMEM.
+///
+/// # Safety
+///
+/// Each frame is the caller's: it came out of [`detach`], or out of an RX or Completion ring at the
+/// descriptor level, and was neither attached nor handed to the kernel since.
+pub unsafe fn attach(umem: &Umem, frames: &[u64]) {
+    let geometry = umem.geometry();
+    let bases: Vec<u64> = frames
+        .iter()
+        .map(|address| {
+            assert!(geometry.holds(*address), "address {address:#x} lies outside the UMEM");
+            geometry.base(*address)
+        })
+        .collect();
+    umem.counts().detach(-i32::try_from(bases.len()).unwrap_or(i32::MAX));
+    umem.returned(&bases);
+}

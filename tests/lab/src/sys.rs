@@ -1,0 +1,275 @@
+//! The system calls that nix does not wrap: ethtool's ioctl, and AF_PACKET's address and options.
+#![allow(unsafe_code, reason = "nix has no call for these")]
+
+use std::{
+    ffi::CString,
+    io,
+    mem::{size_of, size_of_val, zeroed},
+    os::{
+        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    process::Command,
+    ptr,
+};
+
+/// Turns the convention "-1 and errno" into a `Result`.
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// A socket, close-on-exec.
+pub(crate) fn socket(domain: i32, kind: i32, protocol: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    let fd = check(unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC, protocol) })?;
+    // SAFETY: the kernel has just made this descriptor, so nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A struct that ethtool's ioctl reads and fills.
+///
+/// # Safety
+///
+/// Plain integers that begin with the command, in the layout and of the size which the kernel uses for that command.
+pub(crate) unsafe trait EthtoolCommand: Copy {}
+
+/// `SIOCETHTOOL` on `interface`, in the namespace in which `socket` was made.
+pub(crate) fn ethtool<C: EthtoolCommand>(
+    socket: BorrowedFd<'_>,
+    interface: &str,
+    command: &mut C,
+) -> io::Result<()> {
+    let name = CString::new(interface)?;
+    let name = name.as_bytes_with_nul();
+    // SAFETY: all zeroes is a valid ifreq.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    if name.len() > request.ifr_name.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name) {
+        *to = from.cast_signed();
+    }
+    request.ifr_ifru.ifru_data = ptr::from_mut(command).cast();
+    // SAFETY: the request and the command that it points to are ours and live through the call; the
+    // trait promises the command's layout.
+    check(unsafe {
+        libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, ptr::from_mut(&mut request))
+    })?;
+    Ok(())
+}
+
+/// Sets a socket option that is one `int`.
+pub(crate) fn set_int(
+    socket: BorrowedFd<'_>,
+    level: i32,
+    option: i32,
+    value: i32,
+) -> io::Result<()> {
+    // SAFETY: the value lives through the call and the length is its own.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            ptr::from_ref(&value).cast(),
+            length_of(&value),
+        )
+    })?;
+    Ok(())
+}
+
+/// Binds an AF_PACKET socket to one interface, for all protocols.
+pub(crate) fn bind_packet(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    // SAFETY: all zeroes is a valid sockaddr_ll.
+    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+    address.sll_family = u16::try_from(libc::AF_PACKET).map_err(io::Error::other)?;
+    address.sll_protocol = u16::try_from(libc::ETH_P_ALL).map_err(io::Error::other)?.to_be();
+    address.sll_ifindex = i32::try_from(index).map_err(io::Error::other)?;
+    // SAFETY: the address lives through the call and the length is its own.
+    check(unsafe {
+        libc::bind(socket.as_raw_fd(), ptr::from_ref(&address).cast(), length_of(&address))
+    })?;
+    Ok(())
+}
+
+fn length_of<T>(value: &T) -> libc::socklen_t {
+    libc::socklen_t::try_from(size_of_val(value)).expect("small structs")
+}
+
+/// Hands as many frames to the kernel as it takes without waiting; at least one, or an error.
+pub(crate) fn send_frames<F: AsRef<[u8]>>(
+    socket: BorrowedFd<'_>,
+    frames: &[F],
+) -> io::Result<usize> {
+    let mut vectors: Vec<libc::iovec> = frames
+        .iter()
+        .map(|frame| {
+            let frame = frame.as_ref();
+            libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() }
+        })
+        .collect();
+    let mut messages: Vec<libc::mmsghdr> = vectors
+        .iter_mut()
+        .map(|vector| {
+            // SAFETY: all zeroes is a valid mmsghdr.
+            let mut message: libc::mmsghdr = unsafe { zeroed() };
+            message.msg_hdr.msg_iov = vector;
+            message.msg_hdr.msg_iovlen = 1;
+            message
+        })
+        .collect();
+    let count = libc::c_uint::try_from(messages.len()).map_err(io::Error::other)?;
+    // SAFETY: messages, vectors and frames are borrowed for the whole call, and only read by it but
+    // for the lengths in `messages`.
+    let sent = check(unsafe {
+        libc::sendmmsg(socket.as_raw_fd(), messages.as_mut_ptr(), count, libc::MSG_DONTWAIT)
+    })?;
+    usize::try_from(sent).map_err(io::Error::other)
+}
+
+/// Room for the frames of one `recvmmsg`, used again and again.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    bytes: Vec<u8>,
+    size: usize,
+    control: Vec<Control>,
+    lengths: Vec<usize>,
+}
+
+/// One control message of the kind that tells about a stripped VLAN tag, aligned as the kernel wants.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug)]
+struct Control([u8; 64]);
+
+/// A VLAN tag that the kernel took out of the frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tag {
+    pub(crate) tpid: u16,
+    pub(crate) tci: u16,
+}
+
+impl Slots {
+    pub(crate) fn new(count: usize, size: usize) -> Self {
+        Self {
+            bytes: vec![0; count * size],
+            size,
+            control: vec![Control([0; 64]); count],
+            lengths: Vec::with_capacity(count),
+        }
+    }
+
+    /// The frames of the last [`recv_frames`], each with the tag that was taken out of it.
+    pub(crate) fn frames(&self) -> impl Iterator<Item = (&[u8], Option<Tag>)> {
+        self.bytes
+            .chunks(self.size)
+            .zip(&self.control)
+            .zip(&self.lengths)
+            .map(|((bytes, control), length)| (&bytes[..*length], tag_of(control)))
+    }
+}
+
+/// Takes what has arrived, without waiting. EAGAIN is "none".
+pub(crate) fn recv_frames(socket: BorrowedFd<'_>, slots: &mut Slots) -> io::Result<usize> {
+    slots.lengths.clear();
+    let mut vectors: Vec<libc::iovec> = slots
+        .bytes
+        .chunks_mut(slots.size)
+        .map(|bytes| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() })
+        .collect();
+    let mut messages: Vec<libc::mmsghdr> = vectors
+        .iter_mut()
+        .zip(&mut slots.control)
+        .map(|(vector, control)| {
+            control.0.fill(0);
+            // SAFETY: all zeroes is a valid mmsghdr.
+            let mut message: libc::mmsghdr = unsafe { zeroed() };
+            message.msg_hdr.msg_iov = vector;
+            message.msg_hdr.msg_iovlen = 1;
+            message.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
+            message.msg_hdr.msg_controllen = control.0.len();
+            message
+        })
+        .collect();
+    let count = libc::c_uint::try_from(messages.len()).map_err(io::Error::other)?;
+    // SAFETY: messages, vectors, frame and control memory are ours alone for the whole call, each
+    // with its own length.
+    let received = check(unsafe {
+        libc::recvmmsg(
+            socket.as_raw_fd(),
+            messages.as_mut_ptr(),
+            count,
+            libc::MSG_DONTWAIT,
+            ptr::null_mut(),
+        )
+    });
+    let received = match received {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+        other => usize::try_from(other?).map_err(io::Error::other)?,
+    };
+    for message in &messages[..received] {
+        if message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
+            return Err(io::Error::other("a frame is longer than the receive buffer"));
+        }
+        slots.lengths.push(message.msg_len as usize);
+    }
+    Ok(received)
+}
+
+fn tag_of(control: &Control) -> Option<Tag> {
+    let header = size_of::<libc::cmsghdr>();
+    let field = |at: usize| -> [u8; 4] {
+        control.0[at..at + 4].try_into().expect("four bytes of the control buffer")
+    };
+    // cmsghdr: length (8), level (4), type (4); then tpacket_auxdata: status, len, snaplen (4 each),
+    // mac, net, vlan_tci, vlan_tpid (2 each).
+    let level = i32::from_ne_bytes(field(8));
+    let kind = i32::from_ne_bytes(field(12));
+    if (level, kind) != (libc::SOL_PACKET, libc::PACKET_AUXDATA) {
+        return None;
+    }
+    let status = u32::from_ne_bytes(field(header));
+    if status & libc::TP_STATUS_VLAN_VALID == 0 {
+        return None;
+    }
+    let [tci_low, tci_high, tpid_low, tpid_high] = field(header + 16);
+    Some(Tag {
+        tpid: u16::from_ne_bytes([tpid_low, tpid_high]),
+        tci: u16::from_ne_bytes([tci_low, tci_high]),
+    })
+}
+
+/// Makes the command's process get SIGTERM when the thread that starts it ends, killed ones included.
+///
+/// The starting thread must therefore live as long as the child should.
+pub fn die_with_parent(command: &mut Command) -> &mut Command {
+    // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM))?;
+            Ok(())
+        })
+    }
+}
+
+/// Makes a small BPF map and closes it: the question whether this process may.
+pub(crate) fn create_bpf_map() -> io::Result<()> {
+    /// The start of `union bpf_attr` for `BPF_MAP_CREATE`.
+    #[repr(C)]
+    struct Create {
+        map_type: u32,
+        key_size: u32,
+        value_size: u32,
+        max_entries: u32,
+    }
+    const BPF_MAP_CREATE: libc::c_int = 0;
+    const BPF_MAP_TYPE_HASH: u32 = 1;
+    let create = Create { map_type: BPF_MAP_TYPE_HASH, key_size: 4, value_size: 4, max_entries: 1 };
+    // SAFETY: the kernel reads the given number of bytes from `create`, which lives through the call.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_bpf, BPF_MAP_CREATE, ptr::from_ref(&create), size_of_val(&create))
+    };
+    let fd = check(libc::c_int::try_from(fd).map_err(io::Error::other)?)?;
+    // SAFETY: the kernel has just made this descriptor, so nobody else owns it.
+    drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    Ok(())
+}
