@@ -247,6 +247,16 @@ impl From<NetdevFeatures> for XdpFeatures {
     }
 }
 
+impl fmt::Display for Queues {
+    /// For example `4 active queues (0–3)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.active {
+            1 => f.write_str("1 active queue (0)"),
+            active => write!(f, "{active} active queues (0–{})", active.saturating_sub(1)),
+        }
+    }
+}
+
 impl fmt::Display for Facts {
     /// One line, for errors and logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -259,9 +269,7 @@ impl fmt::Display for Facts {
             (true, false) => ", no carrier",
             (true, true) => "",
         };
-        let active = self.queues.active;
-        let plural = if active == 1 { "" } else { "s" };
-        write!(f, "{state}, MTU {}, {active} active queue{plural}", self.mtu)?;
+        write!(f, "{state}, MTU {}, {}", self.mtu, self.queues)?;
         f.write_str(match self.xdp {
             None => ", zero-copy: this kernel cannot say",
             Some(XdpFeatures { zero_copy: true, .. }) => ", zero-copy: yes",
@@ -306,7 +314,10 @@ mod tests {
 
     #[test]
     fn summary() {
-        assert_eq!(facts().to_string(), "driver veth, MTU 1500, 4 active queues, zero-copy: no");
+        assert_eq!(
+            facts().to_string(),
+            "driver veth, MTU 1500, 4 active queues (0–3), zero-copy: no"
+        );
         let other = Facts {
             driver: None,
             carrier: false,

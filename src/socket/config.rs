@@ -120,6 +120,11 @@ impl SocketConfig {
         self
     }
 
+    /// Frames that the kernel shall have to receive into: none for a socket that only sends.
+    pub(super) fn fill_target(&self) -> u32 {
+        if self.rx.is_some() { self.fill.get() } else { 0 }
+    }
+
     /// The size of the RX ring, if there is to be one.
     pub fn rx_size(&self) -> Option<RingSize> {
         self.rx

@@ -1,11 +1,10 @@
 //! What the two halves of a socket have in common, and its end.
 
-use std::io;
+use std::{any::Any, io};
 
 use super::{Mode, endpoint::Endpoint, queue::Queue};
 use crate::{
     Error, ErrorKind, QueueId, Step,
-    program::Attachment,
     ring::{Consumer, Indices, Producer},
     sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, lock},
     sys::uapi::Desc,
@@ -28,8 +27,9 @@ pub(crate) struct Core {
     tx_left: Mutex<Option<Producer<Desc>>>,
     pub(super) endpoint: Endpoint,
     pub(super) queue: Arc<Queue>,
-    /// A share of the program's attachment. No program is detached under a socket.
-    pub(super) attachment: Mutex<Option<Attachment>>,
+    /// What has to outlive the socket: its share of the program's attachment, since no program is
+    /// detached under a socket.
+    pub(super) kept: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
 }
 
 /// Counted by the receiving half, once per batch.
@@ -93,7 +93,7 @@ impl Core {
             tx_left: Mutex::default(),
             endpoint,
             queue,
-            attachment: Mutex::default(),
+            kept: Mutex::default(),
         });
         umem.counts().register(&core);
         core

@@ -53,13 +53,11 @@ impl Endpoint {
 
     /// Waits for an event, at most `timeout`; whether there was one.
     pub(super) fn poll(&self, interest: Interest, timeout: Duration) -> io::Result<bool> {
-        let mut events = PollFlags::empty();
-        events.set(PollFlags::POLLIN, interest.is_readable());
-        events.set(PollFlags::POLLOUT, interest.is_writable());
-        // Whole milliseconds, rounded up: a shorter wait would spin on its remainder.
-        let timeout = Duration::from_millis(timeout.as_micros().div_ceil(1000) as u64);
-        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
-        Ok(poll(&mut [PollFd::new(self.as_fd(), events)], timeout)? > 0)
+        match self {
+            Self::Kernel(fd) => poll_socket(fd.as_fd(), interest, timeout),
+            #[cfg(feature = "fake")]
+            Self::Fake(kernel) => kernel.poll(interest, timeout),
+        }
     }
 
     pub(super) fn statistics(&self) -> io::Result<(XdpStatistics, bool)> {
@@ -79,4 +77,14 @@ impl AsFd for Endpoint {
             Self::Fake(kernel) => kernel.event_fd(),
         }
     }
+}
+
+fn poll_socket(fd: BorrowedFd<'_>, interest: Interest, timeout: Duration) -> io::Result<bool> {
+    let mut events = PollFlags::empty();
+    events.set(PollFlags::POLLIN, interest.is_readable());
+    events.set(PollFlags::POLLOUT, interest.is_writable());
+    // Whole milliseconds, rounded up: a shorter wait would spin on its remainder.
+    let timeout = Duration::from_millis(timeout.as_micros().div_ceil(1000) as u64);
+    let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+    Ok(poll(&mut [PollFd::new(fd, events)], timeout)? > 0)
 }

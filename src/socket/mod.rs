@@ -38,6 +38,7 @@ mod statistics;
 mod wait;
 
 use std::{
+    any::Any,
     fmt,
     os::fd::{AsFd, BorrowedFd},
     time::Duration,
@@ -45,20 +46,22 @@ use std::{
 
 pub use config::{CopyMode, SocketConfig};
 #[cfg(feature = "fake")]
-pub(crate) use endpoint::Endpoint;
+use endpoint::Endpoint;
 pub use receiver::Receiver;
 pub use rings::Rings;
 pub use sender::Sender;
 pub use statistics::{KernelStatistics, Statistics};
-pub use wait::{Interest, Ready};
 use wait::Look;
+pub use wait::{Interest, Ready};
 
 use crate::{
     Batch, Interface, QueueId, Result,
-    program::{Attachment, SocketMap},
-    sync::lock,
+    program::SocketMap,
+    sync::{Arc, lock},
     umem::Umem,
 };
+#[cfg(feature = "fake")]
+use crate::{fake, umem::Prefilled};
 
 /// An AF_XDP socket, bound to one queue of an interface.
 ///
@@ -148,6 +151,21 @@ impl Socket {
         open::share_queue(self, config)
     }
 
+    /// A socket whose other side is not the kernel.
+    #[cfg(feature = "fake")]
+    pub(crate) fn on_fake(
+        umem: &Umem,
+        config: &SocketConfig,
+        (rx, tx, mut fill, completion): open::FourRings,
+        kernel: fake::Kernel,
+    ) -> Self {
+        let prefilled = Prefilled::new(umem, &mut fill, config.fill_target());
+        let mode = Mode { zero_copy: false, need_wakeup: config.need_wakeup };
+        let place = ("fake", 0, QueueId::new(0));
+        let rings = (rx, tx, fill, completion);
+        open::assemble(umem, config, mode, place, rings, prefilled, Endpoint::Fake(kernel))
+    }
+
     /// Puts the socket into a program's map, at its queue's place: from now on the program can redirect
     /// packets to it. It leaves the map when it is dropped, before its rings are given up.
     ///
@@ -164,9 +182,9 @@ impl Socket {
         Ok(())
     }
 
-    /// Keeps a program attached for as long as the socket lives.
-    pub(crate) fn keep_attached(&mut self, attachment: Attachment) {
-        *lock(&self.receiver.core.attachment) = Some(attachment);
+    /// Keeps something until the socket is closed: its share of the program's attachment.
+    pub(crate) fn keep(&mut self, what: Arc<dyn Any + Send + Sync>) {
+        *lock(&self.receiver.core.kept) = Some(what);
     }
 
     /// Appends received packets to the batch, as many as it has room for; returns how many. The kernel
@@ -181,7 +199,9 @@ impl Socket {
     /// interface is down or gone; a loop that never waits learns it after 65,536 calls without a packet.
     #[inline]
     pub fn recv(&mut self, batch: &mut Batch) -> Result<usize> {
-        self.receiver.recv(batch)
+        let received = self.receiver.recv_with(batch, Some(self.sender.cache_mut()));
+        self.sender.note_cache();
+        received
     }
 
     /// Gives packets from the front of the batch to the kernel to send, as many as the TX ring has room
@@ -224,7 +244,9 @@ impl Socket {
         let Self { receiver, sender } = self;
         let mut link = std::mem::replace(&mut receiver.link, wait::Link::new());
         let found = wait::wait(&core, &mut link, interest, timeout.into(), || {
-            let (read, write) = (receiver.look()?, sender.look()?);
+            let write = sender.look()?;
+            let read = receiver.look(Some(sender.cache_mut()))?;
+            sender.note_cache();
             Ok(Look {
                 ready: Ready {
                     readable: read.ready.readable && interest.is_readable(),

@@ -96,14 +96,9 @@ impl Opening<'_> {
         }
         let active = facts.queues.active;
         if self.queue.get() >= active {
-            let range = if active == 1 { "0".into() } else { format!("0–{}", active - 1) };
             return Err(self
                 .name(Error::new(Step::Bind, ErrorKind::NotFound, "there is no such queue"))
-                .hint(format!(
-                    "{} has {active} active queue{} ({range})",
-                    self.interface.name(),
-                    if active == 1 { "" } else { "s" }
-                )));
+                .hint(format!("{} has {}", self.interface.name(), facts.queues)));
         }
         Ok(facts)
     }
@@ -115,8 +110,11 @@ impl Opening<'_> {
         living: &[(Registration, Arc<OwnedFd>)],
     ) -> Result<(Socket, Arc<OwnedFd>, Registration)> {
         let matching = |zero_copy: bool| {
-            let wanted =
-                Registration { zero_copy, need_wakeup: self.config.need_wakeup, multi_buffer: false };
+            let wanted = Registration {
+                zero_copy,
+                need_wakeup: self.config.need_wakeup,
+                multi_buffer: false,
+            };
             living
                 .iter()
                 .find(|(registration, _)| *registration == wanted)
@@ -148,12 +146,12 @@ impl Opening<'_> {
             return error;
         }
         match (error.kind(), facts.xdp.as_ref()) {
-            (ErrorKind::Unsupported | ErrorKind::InvalidInput | ErrorKind::NotFound, _) => error
-                .with_kind(ErrorKind::Unsupported)
-                .hint(format!(
+            (ErrorKind::Unsupported | ErrorKind::InvalidInput | ErrorKind::NotFound, _) => {
+                error.with_kind(ErrorKind::Unsupported).hint(format!(
                     "{}: {facts}; use CopyMode::Auto to fall back to copy",
                     self.interface.name()
-                )),
+                ))
+            }
             _ => error,
         }
     }
@@ -181,7 +179,7 @@ impl Opening<'_> {
         .map_err(mapped)?;
         // Before bind, also to send only: drivers lose or leak buffers where a zero-copy queue begins
         // with an empty Fill ring.
-        let prefilled = Prefilled::new(umem, &mut fill, self.target());
+        let prefilled = Prefilled::new(umem, &mut fill, config.fill_target());
         let (flags, shared) = match way {
             Way::Register(mode) => {
                 let mode = match mode {
@@ -218,19 +216,13 @@ impl Opening<'_> {
         })?;
         // Bound: nobody else has the queue, so that what an earlier socket left there is free.
         umem.queue_is_free(interface.index(), queue.get(), prefilled.frames());
-        let id = (interface.index(), queue.get());
-        let shared = Queue::new(umem, id, config, &completion, Endpoint::Kernel(fd.clone()));
-        shared.filled.add(prefilled.keep());
         let registration =
             Registration { zero_copy, need_wakeup: config.need_wakeup, multi_buffer: false };
         let mode = Mode { zero_copy, need_wakeup: config.need_wakeup };
         let endpoint = Endpoint::Kernel(fd.clone());
-        let rx_level = rx.as_ref().map(|rx| rx.indices().clone());
-        let core = Core::new(umem, interface.name(), queue, mode, rx_level, endpoint, shared);
-        let socket = Socket {
-            receiver: Receiver::new(core.clone(), rx, Share::Sole(fill), self.target()),
-            sender: Sender::new(core, tx, Share::Sole(completion)),
-        };
+        let place = (interface.name(), interface.index(), queue);
+        let rings = (rx, tx, fill, completion);
+        let socket = assemble(umem, config, mode, place, rings, prefilled, endpoint);
         Ok((socket, fd, registration))
     }
 
@@ -268,10 +260,7 @@ impl Opening<'_> {
     }
 
     /// The socket's own two rings, and how much it may have in flight.
-    fn rx_tx(
-        &self,
-        fd: &OwnedFd,
-    ) -> Result<(Option<Consumer<Desc>>, Option<Producer<Desc>>)> {
+    fn rx_tx(&self, fd: &OwnedFd) -> Result<(Option<Consumer<Desc>>, Option<Producer<Desc>>)> {
         for (kind, size) in [(RingKind::Rx, self.config.rx), (RingKind::Tx, self.config.tx)] {
             if let Some(size) = size {
                 self.size(fd, kind, size)?;
@@ -293,16 +282,11 @@ impl Opening<'_> {
             .map_err(mapped)?;
         if let Some(size) = self.config.tx {
             let frame = self.umem.chunk_size().bytes() + FRAME_OVERHEAD;
-            xsk::set_send_buffer(fd.as_fd(), size.get().saturating_mul(frame)).map_err(|source| {
-                self.failed(Step::SocketOption, "SO_SNDBUF cannot be set", source)
-            })?;
+            xsk::set_send_buffer(fd.as_fd(), size.get().saturating_mul(frame)).map_err(
+                |source| self.failed(Step::SocketOption, "SO_SNDBUF cannot be set", source),
+            )?;
         }
         Ok((rx, tx))
-    }
-
-    /// Frames that the kernel shall have to receive into: none for a socket that only sends.
-    fn target(&self) -> u32 {
-        if self.config.rx.is_some() { self.config.fill.get() } else { 0 }
     }
 
     fn explain_registration(&self, source: io::Error) -> Error {
@@ -310,7 +294,8 @@ impl Opening<'_> {
         let error = self.failed(Step::RegisterUmem, "the kernel does not take the memory", source);
         match error.raw_os_error() {
             Some(libc::ENOBUFS) => {
-                let limit = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK);
+                let limit =
+                    nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK);
                 let limit = limit.map_or_else(|_| "unknown".into(), |(soft, _)| soft.to_string());
                 error.with_kind(ErrorKind::Limit).hint(format!(
                     "it has to lock {bytes} bytes, and RLIMIT_MEMLOCK allows {limit}, once per mode \
@@ -340,6 +325,31 @@ impl Opening<'_> {
     }
 }
 
+/// RX, TX, Fill and Completion.
+pub(super) type FourRings =
+    (Option<Consumer<Desc>>, Option<Producer<Desc>>, Producer<u64>, Consumer<u64>);
+
+/// Puts a sole socket of a queue together, once it is bound.
+pub(super) fn assemble(
+    umem: &Umem,
+    config: &SocketConfig,
+    mode: Mode,
+    (interface, ifindex, queue_id): (&str, u32, QueueId),
+    (rx, tx, fill, completion): FourRings,
+    prefilled: Prefilled<'_>,
+    endpoint: Endpoint,
+) -> Socket {
+    let place = (ifindex, queue_id.get());
+    let queue = Queue::new(umem, place, config, &completion, endpoint.clone());
+    queue.filled.add(prefilled.keep());
+    let rx_level = rx.as_ref().map(|rx| rx.indices().clone());
+    let core = Core::new(umem, interface, queue_id, mode, rx_level, endpoint, queue);
+    Socket {
+        receiver: Receiver::new(core.clone(), rx, Share::Sole(fill), config.fill_target()),
+        sender: Sender::new(core, tx, Share::Sole(completion)),
+    }
+}
+
 /// A further socket on a queue: it has RX and TX of its own, and shares Fill and Completion.
 pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<Socket> {
     let core = socket.receiver.core.clone();
@@ -354,8 +364,7 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
         need_wakeup: core.mode.need_wakeup,
         ..config.clone()
     };
-    let opening =
-        Opening { umem: &core.umem, interface: &interface, queue: core.queue_id, config };
+    let opening = Opening { umem: &core.umem, interface: &interface, queue: core.queue_id, config };
     opening.check()?;
     let fd = Arc::new(opening.socket()?);
     let (rx, tx) = opening.rx_tx(&fd)?;
@@ -374,7 +383,7 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
     let rx_level = rx.as_ref().map(|rx| rx.indices().clone());
     let queue = core.queue.clone();
     let endpoint = Endpoint::Kernel(fd);
-    let target = opening.target();
+    let target = config.fill_target();
     let core =
         Core::new(&core.umem, &core.interface, core.queue_id, core.mode, rx_level, endpoint, queue);
     Ok(Socket {

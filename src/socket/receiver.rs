@@ -63,6 +63,16 @@ impl Receiver {
     /// As [`Socket::recv`](super::Socket::recv).
     #[inline]
     pub fn recv(&mut self, batch: &mut Batch) -> Result<usize> {
+        self.recv_with(batch, None)
+    }
+
+    /// Receives, and refills from the other half's cache too, where both are in one hand.
+    #[inline]
+    pub(super) fn recv_with(
+        &mut self,
+        batch: &mut Batch,
+        completed: Option<&mut Cache>,
+    ) -> Result<usize> {
         let core = &*self.core;
         if !core.umem.is(batch.umem()) {
             return Err(wrong_umem(core, Step::Receive));
@@ -77,7 +87,7 @@ impl Receiver {
             core.rx.lost.add(bad);
             core.umem.counts().lose(u32::try_from(bad).unwrap_or(u32::MAX));
         }
-        let sleeps = self.refill(good + bad, Some(batch));
+        let sleeps = self.refill(good + bad, Some(batch), completed);
         if sleeps {
             self.wake(good > 0)?;
         }
@@ -103,23 +113,28 @@ impl Receiver {
         // Its own, so that `look` can borrow the rest.
         let mut link = std::mem::replace(&mut self.link, Link::new());
         let timeout = timeout.into();
-        let ready = wait::wait(&core, &mut link, Interest::READABLE, timeout, || self.look());
+        let ready = wait::wait(&core, &mut link, Interest::READABLE, timeout, || self.look(None));
         self.link = link;
         ready.map(Ready::readable)
     }
 
     /// Gives the kernel frames, calls it if it sleeps, and looks for packets.
-    pub(super) fn look(&mut self) -> Result<Look> {
-        if self.refill(0, None) {
+    pub(super) fn look(&mut self, completed: Option<&mut Cache>) -> Result<Look> {
+        if self.refill(0, None, completed) {
             self.wake(false)?;
         }
         let readable = self.rx.as_mut().is_some_and(|rx| rx.available(1) > 0);
         Ok(Look { ready: Ready { readable, writable: false }, owes_kick: false })
     }
 
-    /// Gives the kernel new frames for those received: the batch's spare ones first, then the cache's,
-    /// then the pool's. Returns whether the kernel waits for a call.
-    fn refill(&mut self, received: usize, mut batch: Option<&mut Batch>) -> bool {
+    /// Gives the kernel new frames for those received: the batch's spare ones first, then completed
+    /// ones, then the cache's, then the pool's. Returns whether the kernel waits for a call.
+    fn refill(
+        &mut self,
+        received: usize,
+        batch: Option<&mut Batch>,
+        completed: Option<&mut Cache>,
+    ) -> bool {
         let Self { fill, cache, target, core, .. } = self;
         let (queue, umem) = (&*core.queue, &core.umem);
         let sleeps = fill.with(queue, |ring| {
@@ -127,9 +142,12 @@ impl Receiver {
             let missing = target.saturating_sub(queue.filled.get());
             if missing > 0 {
                 let mut slots = ring.reserve_up_to(missing);
-                if let Some(batch) = &mut batch {
+                if let Some(batch) = batch {
                     batch.spare_mut().fill(umem, &mut slots);
                     batch.note();
+                }
+                if let Some(completed) = completed {
+                    completed.list_mut().fill(umem, &mut slots);
                 }
                 let rest = slots.len() - slots.written();
                 if rest > 0 {

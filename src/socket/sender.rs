@@ -58,8 +58,7 @@ impl Sender {
             ));
         }
         let Some(tx) = &mut self.tx else {
-            return Err(core
-                .error(Step::Send, ErrorKind::Unsupported, "the socket only receives"));
+            return Err(core.error(Step::Send, ErrorKind::Unsupported, "the socket only receives"));
         };
         let mut slots = tx.reserve_up_to(u32::try_from(batch.len()).unwrap_or(u32::MAX));
         let count = match batch.send(&mut slots) {
@@ -105,9 +104,8 @@ impl Sender {
     /// As [`Socket::send`](super::Socket::send).
     pub fn reap(&mut self) -> Result<usize> {
         let core = &*self.core;
-        let Taken { good, bad } = self
-            .completion
-            .with(&core.queue, |ring| reap(core, ring, None, &mut self.cache));
+        let Taken { good, bad } =
+            self.completion.with(&core.queue, |ring| reap(core, ring, None, &mut self.cache));
         self.completed(good, bad);
         self.wake(false)?;
         Ok(good)
@@ -132,6 +130,12 @@ impl Sender {
             core.tx.lost.add(bad);
             core.umem.counts().lose(u32::try_from(bad).unwrap_or(u32::MAX));
         }
+        self.note_cache();
+    }
+
+    /// Publishes the number that `audit` adds up.
+    pub(super) fn note_cache(&self) {
+        let core = &self.core;
         let cached = u32::try_from(self.cache.len()).unwrap_or(u32::MAX);
         core.tx.cached.store(cached, Ordering::Relaxed);
     }
@@ -179,8 +183,9 @@ impl Sender {
             }
             if level == before {
                 // The budget of what may be in flight, or the Completion ring, is full.
-                let Taken { good, bad } =
-                    self.completion.with(&core.queue, |ring| reap(core, ring, None, &mut self.cache));
+                let Taken { good, bad } = self
+                    .completion
+                    .with(&core.queue, |ring| reap(core, ring, None, &mut self.cache));
                 self.completed(good, bad);
                 if good == 0 {
                     break;

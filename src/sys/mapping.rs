@@ -66,10 +66,6 @@ impl Mapping {
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
 }
 
 impl Drop for Mapping {

@@ -159,6 +159,11 @@ impl Cache {
         self.list.len()
     }
 
+    /// The frames as they are.
+    pub(crate) fn list_mut(&mut self) -> &mut FreeList {
+        &mut self.list
+    }
+
     /// The frames, at least `wanted` where the pool has as many. It is asked in bulk.
     pub(crate) fn with(&mut self, wanted: usize, pool: &Pool) -> &mut FreeList {
         if self.list.len() < wanted {

@@ -1,0 +1,407 @@
+//! The kernel's side of the rings over plain memory, for tests without a kernel.
+//!
+//! [`socket`] gives a [`Socket`] like any other and the [`Kernel`] behind it, which does what it is told:
+//! deliver a packet, send some of what lies in the TX ring, sleep, refuse a call, take the link down.
+//! Test your own packet code on it as any user. Above the rings nothing is faked: batches, checks,
+//! refill, accounts and waiting are those of a real socket.
+#![allow(unsafe_code, reason = "it plays the kernel, which reads and writes frames by address")]
+
+mod memory;
+
+use std::{
+    collections::VecDeque,
+    fmt, io,
+    os::fd::{AsFd, BorrowedFd},
+    ptr,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::eventfd::{EfdFlags, EventFd},
+};
+
+use crate::{
+    Interest, Result, Socket, SocketConfig, Step,
+    error::Error,
+    ring::{Consumer, Desc, Producer, RingMemory, RingSize},
+    sync::{Arc, Mutex, MutexGuard, lock},
+    sys::uapi::XdpStatistics,
+    umem::Umem,
+};
+
+/// A socket on the fake kernel, and the kernel behind it.
+///
+/// # Errors
+///
+/// As [`Socket::open`], as far as memory is concerned.
+pub fn socket(umem: &Umem, config: &SocketConfig) -> Result<(Socket, Kernel)> {
+    socket_from(umem, config, 0)
+}
+
+/// As [`socket`], with all ring indices starting at `first`: near `u32::MAX`, they soon wrap.
+///
+/// # Errors
+///
+/// As [`socket`].
+pub fn socket_from(umem: &Umem, config: &SocketConfig, first: u32) -> Result<(Socket, Kernel)> {
+    let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+        .map_err(|errno| Error::os(Step::OpenSocket, "no eventfd for the fake kernel", errno))?;
+    let rx = config.rx_size().map(|size| memory::ring::<Desc>(size, first));
+    let tx = config.tx_size().map(|size| memory::ring::<Desc>(size, first));
+    let fill = memory::ring::<u64>(config.fill_size(), first);
+    let completion = memory::ring::<u64>(config.completion_size(), first);
+    let rings = Rings {
+        rx: rx.as_ref().map(producer),
+        tx: tx.as_ref().map(consumer),
+        fill: consumer(&fill),
+        completion: producer(&completion),
+        umem: umem.clone(),
+        flying: VecDeque::new(),
+        statistics: XdpStatistics::default(),
+        link: Ok(()),
+        refusals: VecDeque::new(),
+        on_kick: None,
+        sent: Vec::new(),
+        kicks: Kicks::default(),
+    };
+    let kernel = Kernel(Arc::new(Shared { rings: Mutex::new(rings), event }));
+    // As the kernel does: the first packets to send always need a call.
+    kernel.set_needs_wakeup_tx(true);
+    let (rx, tx) = (rx.as_ref().map(consumer), tx.as_ref().map(producer));
+    let rings = (rx, tx, producer(&fill), consumer(&completion));
+    let socket = Socket::on_fake(umem, config, rings, kernel.clone());
+    Ok((socket, kernel))
+}
+
+fn producer<T: bytemuck::Pod>(ring: &RingMemory<T>) -> Producer<T> {
+    // SAFETY: `socket_from` makes one producer and one consumer per ring.
+    unsafe { Producer::new(ring.clone()) }
+}
+
+fn consumer<T: bytemuck::Pod>(ring: &RingMemory<T>) -> Consumer<T> {
+    // SAFETY: as above.
+    unsafe { Consumer::new(ring.clone()) }
+}
+
+/// The kernel behind a fake socket: a handle, for any thread.
+#[derive(Clone)]
+pub struct Kernel(Arc<Shared>);
+
+struct Shared {
+    rings: Mutex<Rings>,
+    /// Wakes whoever waits in `poll`.
+    event: EventFd,
+}
+
+struct Rings {
+    rx: Option<Producer<Desc>>,
+    tx: Option<Consumer<Desc>>,
+    fill: Consumer<u64>,
+    completion: Producer<u64>,
+    umem: Umem,
+    /// Frames taken from TX and not completed yet.
+    flying: VecDeque<u64>,
+    statistics: XdpStatistics,
+    link: Result<(), Errno>,
+    /// What the next calls to send fail with.
+    refusals: VecDeque<Errno>,
+    /// Packets that a call to send takes, if it takes any by itself.
+    on_kick: Option<usize>,
+    sent: Vec<Vec<u8>>,
+    kicks: Kicks,
+}
+
+/// How often the fake kernel was called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Kicks {
+    /// Calls to look at the Fill ring, or to ask for the link.
+    pub rx: u64,
+    /// Calls to look at the TX ring.
+    pub tx: u64,
+    /// Calls of `poll`.
+    pub poll: u64,
+}
+
+/// How the link of a fake socket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// It works.
+    Up,
+    /// The interface is down.
+    Down,
+    /// The interface was deleted.
+    Gone,
+}
+
+impl Kernel {
+    fn rings(&self) -> MutexGuard<'_, Rings> {
+        lock(&self.0.rings)
+    }
+
+    fn wake(&self) {
+        // Refused only by a counter at its end, which is readable all the same.
+        self.0.event.write(1).ok();
+    }
+
+    /// Receives a packet into a frame from the Fill ring; whether there was a frame, room in it and in
+    /// the RX ring. What is dropped is counted as the kernel counts it in copy mode.
+    pub fn deliver(&self, packet: &[u8]) -> bool {
+        let delivered = self.rings().deliver(packet);
+        self.wake();
+        delivered
+    }
+
+    /// Puts a descriptor of your choosing into the RX ring, whatever it points to: what a broken driver
+    /// might do. Whether there was room.
+    pub fn deliver_desc(&self, desc: Desc) -> bool {
+        let delivered = self.rings().post(desc);
+        self.wake();
+        delivered
+    }
+
+    /// Puts an address of your choosing into the Completion ring; whether there was room.
+    pub fn complete_address(&self, address: u64) -> bool {
+        self.rings().complete(address)
+    }
+
+    /// Takes up to `most` packets from the TX ring and completes their frames; returns the packets.
+    pub fn transmit(&self, most: usize) -> Vec<Vec<u8>> {
+        let packets = self.take(most);
+        self.complete(packets.len());
+        packets
+    }
+
+    /// Takes up to `most` packets from the TX ring; their frames stay with the kernel.
+    pub fn take(&self, most: usize) -> Vec<Vec<u8>> {
+        let packets = self.rings().take(most);
+        self.wake();
+        packets
+    }
+
+    /// Completes up to `most` frames that were [taken](Self::take), in order; returns how many there was
+    /// room for.
+    pub fn complete(&self, most: usize) -> usize {
+        let completed = self.rings().complete_flying(most);
+        self.wake();
+        completed
+    }
+
+    /// Lets each call to send take and complete up to `most` packets, as copy mode does. They are kept
+    /// for [`sent`](Self::sent).
+    pub fn transmit_on_kick(&self, most: usize) {
+        self.rings().on_kick = Some(most);
+    }
+
+    /// What calls to send took since this was last asked.
+    pub fn sent(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.rings().sent)
+    }
+
+    /// Makes the next call to send fail. With `EBUSY` the first packet in the TX ring is dropped and
+    /// completed, as the kernel does in copy mode.
+    pub fn refuse_kick(&self, errno: Errno) {
+        self.rings().refusals.push_back(errno);
+    }
+
+    /// Sleeps, or wakes up, as far as the TX ring is concerned.
+    pub fn set_needs_wakeup_tx(&self, sleeps: bool) {
+        if let Some(tx) = &self.rings().tx {
+            tx.indices().set_needs_wakeup(sleeps);
+        }
+    }
+
+    /// Sleeps, or wakes up, as far as the Fill ring is concerned.
+    pub fn set_needs_wakeup_rx(&self, sleeps: bool) {
+        self.rings().fill.indices().set_needs_wakeup(sleeps);
+    }
+
+    /// Takes the link down or up, or away. As with the real one, nobody who waits is told.
+    pub fn set_link(&self, link: Link) {
+        self.rings().link = match link {
+            Link::Up => Ok(()),
+            Link::Down => Err(Errno::ENETDOWN),
+            Link::Gone => Err(Errno::ENXIO),
+        };
+    }
+
+    /// How often it was called.
+    pub fn kicks(&self) -> Kicks {
+        self.rings().kicks
+    }
+
+    /// Frames that lie in the Fill ring.
+    pub fn fill_level(&self) -> usize {
+        self.rings().fill.indices().level() as usize
+    }
+
+    /// Packets that lie in the TX ring.
+    pub fn tx_level(&self) -> usize {
+        self.rings().tx.as_ref().map_or(0, |tx| tx.indices().level() as usize)
+    }
+
+    pub(crate) fn kick_tx(&self) -> io::Result<()> {
+        let mut rings = self.rings();
+        rings.kicks.tx += 1;
+        rings.link?;
+        if let Some(errno) = rings.refusals.pop_front() {
+            if errno == Errno::EBUSY {
+                rings.take(1);
+                rings.complete_flying(1);
+            }
+            return Err(errno.into());
+        }
+        let Some(most) = rings.on_kick else { return Ok(()) };
+        let packets = rings.take(most);
+        rings.complete_flying(packets.len());
+        rings.sent.extend(packets);
+        let left = rings.tx.as_ref().is_some_and(|tx| tx.indices().level() > 0);
+        if left { Err(Errno::EAGAIN.into()) } else { Ok(()) }
+    }
+
+    pub(crate) fn kick_rx(&self) -> io::Result<()> {
+        let mut rings = self.rings();
+        rings.kicks.rx += 1;
+        rings.link.map_err(io::Error::from)
+    }
+
+    pub(crate) fn statistics(&self) -> XdpStatistics {
+        self.rings().statistics
+    }
+
+    pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
+        self.0.event.as_fd()
+    }
+
+    /// As the kernel's `poll` on a socket: level-triggered, silent about a dead link.
+    pub(crate) fn poll(&self, interest: Interest, timeout: Duration) -> io::Result<bool> {
+        self.rings().kicks.poll += 1;
+        let deadline = Instant::now() + timeout;
+        loop {
+            // What was signalled before the look at the rings needs no second look.
+            self.0.event.read().ok();
+            if self.rings().ready(interest) {
+                return Ok(true);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            let left = Duration::from_millis(left.as_micros().div_ceil(1000) as u64);
+            let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            poll(&mut [PollFd::new(self.event_fd(), PollFlags::POLLIN)], timeout)?;
+        }
+    }
+}
+
+impl Rings {
+    fn ready(&self, interest: Interest) -> bool {
+        let readable = self.rx.as_ref().is_some_and(|rx| rx.indices().level() > 0);
+        let writable =
+            self.tx.as_ref().is_some_and(|tx| tx.indices().level() <= tx.indices().size() / 2);
+        interest.is_readable() && readable || interest.is_writable() && writable
+    }
+
+    fn deliver(&mut self, packet: &[u8]) -> bool {
+        let Some(rx) = &mut self.rx else { return false };
+        if rx.free(1) == 0 {
+            self.statistics.rx_ring_full += 1;
+            return false;
+        }
+        let Some(len) =
+            u32::try_from(packet.len()).ok().filter(|len| *len <= self.umem.max_packet_len())
+        else {
+            self.statistics.rx_dropped += 1;
+            return false;
+        };
+        let frame = self.fill.peek(1);
+        let address = frame.iter().next().copied();
+        frame.release();
+        let Some(frame) = address else {
+            self.statistics.rx_dropped += 1;
+            self.statistics.rx_fill_ring_empty_descs += 1;
+            return false;
+        };
+        let room = self.umem.chunk_size().bytes() - self.umem.max_packet_len();
+        let addr = self.umem.geometry().base(frame) + u64::from(room);
+        self.write(addr, packet);
+        self.post(Desc { addr, len, options: 0 })
+    }
+
+    fn post(&mut self, desc: Desc) -> bool {
+        let Some(rx) = &mut self.rx else { return false };
+        let mut slot = rx.reserve_up_to(1);
+        // SAFETY: we play the kernel, which gives the frame away here. A descriptor of the user's
+        // choosing points to no frame that anybody would follow unchecked.
+        unsafe { slot.push(desc) };
+        slot.submit() == 1
+    }
+
+    fn take(&mut self, most: usize) -> Vec<Vec<u8>> {
+        let Some(tx) = &mut self.tx else { return Vec::new() };
+        let taken = tx.peek(u32::try_from(most).unwrap_or(u32::MAX));
+        let descs: Vec<Desc> = taken.iter().copied().collect();
+        taken.release();
+        let mut packets = Vec::new();
+        for desc in descs {
+            if desc.len == 0 || !self.umem.geometry().holds_packet(desc.addr, desc.len) {
+                self.statistics.tx_invalid_descs += 1;
+                continue;
+            }
+            packets.push(self.read(desc));
+            self.flying.push_back(desc.addr);
+        }
+        packets
+    }
+
+    fn complete_flying(&mut self, most: usize) -> usize {
+        let mut completed = 0;
+        while completed < most {
+            let Some(address) = self.flying.front().copied() else { break };
+            if !self.complete(address) {
+                break;
+            }
+            self.flying.pop_front();
+            completed += 1;
+        }
+        completed
+    }
+
+    fn complete(&mut self, address: u64) -> bool {
+        let mut slot = self.completion.reserve_up_to(1);
+        // SAFETY: as in `post`.
+        unsafe { slot.push(address) };
+        slot.submit() == 1
+    }
+
+    fn write(&self, address: u64, packet: &[u8]) {
+        let memory = self.umem.memory().start();
+        // SAFETY: the frame came out of the Fill ring, so that it is the kernel's, which we play; the
+        // packet fits the chunk by the check in `deliver`, and the address is masked to a chunk. An
+        // address from outside the UMEM cannot be in the Fill ring but through `unsafe`.
+        unsafe {
+            let to = memory.add(address as usize).as_ptr();
+            ptr::copy_nonoverlapping(packet.as_ptr(), to, packet.len());
+        }
+    }
+
+    fn read(&self, desc: Desc) -> Vec<u8> {
+        let memory = self.umem.memory().start();
+        let mut packet = vec![0; desc.len as usize];
+        // SAFETY: the frame came out of the TX ring, so that it is the kernel's, which we play; the
+        // packet lies in a chunk by the check in `take`.
+        unsafe {
+            let from = memory.add(desc.addr as usize).as_ptr();
+            ptr::copy_nonoverlapping(from, packet.as_mut_ptr(), packet.len());
+        }
+        packet
+    }
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel").field("kicks", &self.kicks()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,408 @@
+//! An interface opened: a program attached, a socket on every queue.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use crate::{
+    AttachMode, Attached, ChunkSize, Counters, Error, ErrorKind, Facts, Interface, Pages, Program,
+    ProgramOptions, QueueId, Result, RingSize, Rules, Socket, SocketConfig, Step, Umem, UmemConfig,
+    interface::VlanOffload,
+    program::Attachment,
+    sync::{Arc, Mutex, lock},
+};
+
+/// How long a link may take to come back after a program was attached: some NICs reset it then.
+const CARRIER: Duration = Duration::from_secs(30);
+
+/// Frames per queue beyond what its rings hold: for batches, caches and packets held for later.
+const FRAMES_AT_HAND: u32 = 2048;
+
+/// Whether VLAN tags are part of the packets that the program sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VlanTags {
+    /// Rules on VLANs switch the interface's RX VLAN offload off, until the port's last socket is gone;
+    /// they are refused where that cannot be known to suffice.
+    #[default]
+    Check,
+    /// They are, as the caller knows: on veth, TX VLAN offload is off at the other end.
+    Visible,
+}
+
+/// What a [`Port`] shall be.
+///
+/// ```no_run
+/// use xskit::{AttachMode, PortConfig, Rules};
+///
+/// let mut port = PortConfig::new("eth0")
+///     .rules(Rules::udp_port(4242))
+///     .attach(AttachMode::Native)
+///     .queues([0, 1])
+///     .open()?;
+/// # Ok::<(), xskit::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct PortConfig {
+    interface: String,
+    rules: Rules,
+    queues: Option<Vec<QueueId>>,
+    attach: AttachMode,
+    frags: bool,
+    vlan_tags: VlanTags,
+    socket: SocketConfig,
+    umem: Option<Umem>,
+    frames: Option<u32>,
+    chunk_size: ChunkSize,
+    headroom: u32,
+    pages: Pages,
+}
+
+impl PortConfig {
+    /// A port on the interface of this name: all active queues, no packets until
+    /// [`rules`](Self::rules) say which, native mode where the driver has it.
+    pub fn new(interface: impl Into<String>) -> Self {
+        Self {
+            interface: interface.into(),
+            rules: Rules::none(),
+            queues: None,
+            attach: AttachMode::Auto,
+            frags: false,
+            vlan_tags: VlanTags::default(),
+            socket: SocketConfig::default(),
+            umem: None,
+            frames: None,
+            chunk_size: ChunkSize::default(),
+            headroom: 0,
+            pages: Pages::default(),
+        }
+    }
+
+    /// Which packets go to the sockets. The rest goes to the kernel's stack.
+    pub fn rules(mut self, rules: Rules) -> Self {
+        self.rules = rules;
+        self
+    }
+
+    /// The queues to open, instead of all active ones. Packets that arrive on other queues go to the
+    /// kernel's stack, whatever the rules.
+    pub fn queues(mut self, queues: impl IntoIterator<Item = impl Into<QueueId>>) -> Self {
+        self.queues = Some(queues.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Where the program runs.
+    pub fn attach(mut self, mode: AttachMode) -> Self {
+        self.attach = mode;
+        self
+    }
+
+    /// Attaches the variant of the program that takes packets of several buffers: needed in native mode
+    /// where the MTU is above about 3.4 KB.
+    pub fn frags(mut self, on: bool) -> Self {
+        self.frags = on;
+        self
+    }
+
+    /// Whether VLAN tags are visible, for rules on them.
+    pub fn vlan_tags(mut self, tags: VlanTags) -> Self {
+        self.vlan_tags = tags;
+        self
+    }
+
+    /// The rings and the mode of each queue's socket. The Fill ring is made larger where the NIC's RX
+    /// ring plus the socket's RX ring need it.
+    pub fn socket(mut self, config: SocketConfig) -> Self {
+        self.socket = config;
+        self
+    }
+
+    /// Uses frames of this UMEM: several ports on one UMEM forward packets by moving descriptors. Else
+    /// the port makes one, of the number and kind of frames asked for below.
+    pub fn umem(mut self, umem: &Umem) -> Self {
+        self.umem = Some(umem.clone());
+        self
+    }
+
+    /// Frames of the port's own UMEM; by default what the rings hold, and 2048 more per queue.
+    pub fn frames(mut self, frames: u32) -> Self {
+        self.frames = Some(frames);
+        self
+    }
+
+    /// The size of a frame's chunk in the port's own UMEM.
+    pub fn chunk_size(mut self, size: ChunkSize) -> Self {
+        self.chunk_size = size;
+        self
+    }
+
+    /// The headroom of the port's own UMEM.
+    pub fn headroom(mut self, bytes: u32) -> Self {
+        self.headroom = bytes;
+        self
+    }
+
+    /// The pages of the port's own UMEM.
+    pub fn pages(mut self, pages: Pages) -> Self {
+        self.pages = pages;
+        self
+    }
+
+    /// Opens the port.
+    ///
+    /// # Errors
+    ///
+    /// As [`Interface::by_name`], [`Program::attach`] and [`Socket::open`]. Nothing stays attached, open
+    /// or mapped.
+    pub fn open(self) -> Result<Port> {
+        let interface = Interface::by_name(&self.interface)?;
+        // Before attaching: virtio_net adds queues then, and on those a zero-copy socket is unsafe.
+        let facts = interface.facts()?;
+        if !facts.up {
+            return Err(Error::new(Step::Configure, ErrorKind::LinkDown, "the interface is down")
+                .on(interface.name())
+                .hint(format!("set it up first: ip link set dev {} up", interface.name())));
+        }
+        let queues = self.choose_queues(&interface, &facts)?;
+        let config = self.socket_config(&facts);
+        let umem = match &self.umem {
+            Some(umem) => umem.clone(),
+            None => self.make_umem(queues.len(), &config)?,
+        };
+        let kept = Arc::new(Kept::default());
+        kept.see_vlan_tags(&self.rules, self.vlan_tags, &interface, &facts)?;
+        let sockets = facts.queues.maximum.unwrap_or(0).max(facts.queues.active);
+        let options = ProgramOptions { frags: self.frags, sockets };
+        let program = Program::attach(&interface, &self.rules, self.attach, &options)?;
+        *lock(&kept.attachment) = Some(program.attachment());
+        interface.carrier_wait(CARRIER)?;
+        let mut port = Port {
+            sockets: BTreeMap::new(),
+            queues,
+            umem,
+            program,
+            interface,
+            vlan_tags: self.vlan_tags,
+            kept,
+        };
+        for queue in port.queues.clone() {
+            let mut socket = Socket::open(&port.umem, &port.interface, queue, &config)?;
+            socket.keep(port.kept.clone());
+            socket.join(port.program.socket_map())?;
+            port.sockets.insert(queue, socket);
+        }
+        Ok(port)
+    }
+
+    fn choose_queues(&self, interface: &Interface, facts: &Facts) -> Result<Vec<QueueId>> {
+        let active = facts.queues.active;
+        let Some(queues) = &self.queues else {
+            return Ok((0..active).map(QueueId::new).collect());
+        };
+        let refused = |kind, reason: &'static str| {
+            Error::new(Step::Configure, kind, reason).on(interface.name())
+        };
+        if queues.is_empty() {
+            return Err(refused(ErrorKind::InvalidInput, "a port without queues")
+                .hint("name at least one, or none for all"));
+        }
+        for (index, queue) in queues.iter().enumerate() {
+            if queues[..index].contains(queue) {
+                return Err(refused(ErrorKind::InvalidInput, "the queue is named twice")
+                    .queue_is(*queue)
+                    .hint("several sockets on one queue: `Socket::share_queue`"));
+            }
+            if queue.get() >= active {
+                return Err(refused(ErrorKind::NotFound, "there is no such queue")
+                    .queue_is(*queue)
+                    .hint(format!("{} has {}", interface.name(), facts.queues)));
+            }
+        }
+        Ok(queues.clone())
+    }
+
+    fn socket_config(&self, facts: &Facts) -> SocketConfig {
+        let config = self.socket.clone();
+        let Some(rx) = config.rx_size() else { return config };
+        let fill = RingSize::at_least(facts.rx_ring.unwrap_or(0).saturating_add(rx.get()));
+        let fill = fill.max(config.fill_size());
+        config.fill(fill)
+    }
+
+    fn make_umem(&self, queues: usize, config: &SocketConfig) -> Result<Umem> {
+        let rings = config.rx_size().map_or(0, |_| config.fill_size().get())
+            + config.tx_size().map_or(0, RingSize::get);
+        let queues = u32::try_from(queues).unwrap_or(u32::MAX);
+        let frames = (rings + FRAMES_AT_HAND).saturating_mul(queues);
+        UmemConfig::new(self.frames.unwrap_or(frames))
+            .chunk_size(self.chunk_size)
+            .headroom(self.headroom)
+            .pages(self.pages)
+            .build()
+    }
+}
+
+/// What has to outlive every socket of a port, whichever the user keeps longest. Dropped from top to
+/// bottom.
+#[derive(Debug, Default)]
+struct Kept {
+    attachment: Mutex<Option<Attachment>>,
+    vlan_offload: Mutex<Option<VlanOffload>>,
+}
+
+impl Kept {
+    /// Sees to it that the program finds the tags that rules ask for.
+    fn see_vlan_tags(
+        &self,
+        rules: &Rules,
+        tags: VlanTags,
+        interface: &Interface,
+        facts: &Facts,
+    ) -> Result<()> {
+        let mut offload = lock(&self.vlan_offload);
+        if !rules.use_vlans() || tags == VlanTags::Visible || offload.is_some() {
+            return Ok(());
+        }
+        if facts.driver.as_deref() == Some("veth") {
+            return Err(Error::new(
+                Step::Rules,
+                ErrorKind::Unsupported,
+                "rules on VLANs: on veth the tag stays outside the packet while TX VLAN offload is on \
+                 at the other end",
+            )
+            .on(interface.name())
+            .hint(
+                "switch it off there (ethtool -K PEER tx-vlan-hw-insert off), then say so with \
+                 VlanTags::Visible",
+            ));
+        }
+        *offload = Some(VlanOffload::disable(interface)?);
+        Ok(())
+    }
+}
+
+/// An interface with the program attached and a socket on each of its queues.
+///
+/// The program is detached when the port and the last of its sockets are dropped, in whatever order.
+/// A killed process leaves nothing attached.
+///
+/// ```no_run
+/// use xskit::{Interest, Port, Rules};
+///
+/// let mut port = Port::open("eth0", Rules::udp_port(4242))?;
+/// let mut socket = port.take_queue(0)?;
+/// let mut batch = port.umem().batch(64);
+/// loop {
+///     socket.wait(Interest::READABLE, None)?;
+///     socket.recv(&mut batch)?;
+///     for packet in batch.packets() {
+///         println!("{} bytes", packet.len());
+///     }
+///     batch.clear();
+/// }
+/// # #[allow(unreachable_code)]
+/// # Ok::<(), xskit::Error>(())
+/// ```
+pub struct Port {
+    // Sockets first, then the program.
+    sockets: BTreeMap<QueueId, Socket>,
+    program: Program,
+    kept: Arc<Kept>,
+    queues: Vec<QueueId>,
+    umem: Umem,
+    interface: Interface,
+    vlan_tags: VlanTags,
+}
+
+impl Port {
+    /// Opens all active queues of an interface; packets that match the rules go to the sockets, the rest
+    /// to the kernel's stack. [`PortConfig`] has more to choose.
+    ///
+    /// # Errors
+    ///
+    /// As [`PortConfig::open`].
+    pub fn open(interface: &str, rules: Rules) -> Result<Self> {
+        PortConfig::new(interface).rules(rules).open()
+    }
+
+    /// Takes a queue's socket, for a thread of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if the port has no such queue, or its socket was taken before.
+    pub fn take_queue(&mut self, queue: impl Into<QueueId>) -> Result<Socket> {
+        let queue = queue.into();
+        self.sockets.remove(&queue).ok_or_else(|| {
+            let reason = if self.queues.contains(&queue) {
+                "its socket has been taken already"
+            } else {
+                "the port was not opened on it"
+            };
+            let queues: Vec<String> = self.queues.iter().map(ToString::to_string).collect();
+            Error::new(Step::Configure, ErrorKind::NotFound, reason)
+                .on(self.interface.name())
+                .queue_is(queue)
+                .hint(format!("the port has queues {}", queues.join(", ")))
+        })
+    }
+
+    /// Takes the sockets of all queues that have not been taken yet, in order.
+    pub fn take_queues(&mut self) -> Vec<Socket> {
+        std::mem::take(&mut self.sockets).into_values().collect()
+    }
+
+    /// The queues that the port was opened on.
+    pub fn queues(&self) -> &[QueueId] {
+        &self.queues
+    }
+
+    /// The UMEM of all its sockets.
+    pub fn umem(&self) -> &Umem {
+        &self.umem
+    }
+
+    /// The interface.
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    /// Where the program runs.
+    pub fn attached(&self) -> Attached {
+        self.program.attached()
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Exchanges the rules in one step.
+    ///
+    /// # Errors
+    ///
+    /// As [`Program::set_rules`]; the old rules stay.
+    pub fn set_rules(&self, rules: &Rules) -> Result<()> {
+        if rules.use_vlans() {
+            let facts = self.interface.facts()?;
+            self.kept.see_vlan_tags(rules, self.vlan_tags, &self.interface, &facts)?;
+        }
+        self.program.set_rules(rules)
+    }
+
+    /// What the program counted: packets redirected and passed, by reason and queue.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel does not give them.
+    pub fn counters(&self) -> Result<Counters> {
+        self.program.counters()
+    }
+}
+
+impl fmt::Debug for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Port")
+            .field("interface", &self.interface)
+            .field("queues", &self.queues)
+            .field("attached", &self.attached())
+            .finish_non_exhaustive()
+    }
+}
