@@ -1,1 +1,31 @@
-fn main() {}
+//! The project's own commands: `cargo xtask --help`.
+
+mod cargo;
+mod ci;
+mod demo;
+mod test;
+
+use clap::{Parser, Subcommand};
+
+/// Builds, shows and tests xskit.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Xtask {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    Demo(demo::Demo),
+    Test(test::Test),
+    Ci(ci::Ci),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Xtask::parse().task {
+        Task::Demo(demo) => demo.run(),
+        Task::Test(test) => test.run(),
+        Task::Ci(ci) => ci.run(),
+    }
+}

@@ -35,7 +35,7 @@ fn frames_of_all_sizes_cross_the_pair_unharmed() {
         let series = Numbered::new(flow, length, 1);
         let frames: Vec<_> = (0..200).map(|number| series.frame(number)).collect();
         near.send_all(&frames).unwrap();
-        let mut checker = Checker::new(series, 200);
+        let mut checker = Checker::new(series);
         while checker.tally().received() < 200 {
             let arrived = far.recv_each(SECOND, |frame| {
                 checker.check(frame);
