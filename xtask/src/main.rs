@@ -5,6 +5,8 @@ mod ci;
 mod demo;
 mod test;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 /// Builds, shows and tests xskit.
@@ -22,10 +24,18 @@ enum Task {
     Ci(ci::Ci),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Xtask::parse().task {
+fn main() -> ExitCode {
+    let result = match Xtask::parse().task {
         Task::Demo(demo) => demo.run(),
         Task::Test(test) => test.run(),
         Task::Ci(ci) => ci.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Not `{error:?}`: a backtrace of ours says nothing about what failed.
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

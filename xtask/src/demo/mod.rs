@@ -102,7 +102,11 @@ impl Demo {
             rows.push(Row::new(size, &run));
         }
         let step = progress.step("100 MB over TCP", transfer::BYTES);
-        let tcp = transfer::run(&chain, &mut forwarder, &interrupt, &step)?;
+        let tcp = transfer::run(&chain, &mut forwarder, &interrupt, &step).map_err(|error| {
+            // What went wrong before is likely the cause.
+            let faults: Vec<_> = rows.iter().filter_map(Row::fault).collect();
+            error.context([faults.as_slice(), &["TCP".to_owned()]].concat().join("\n"))
+        })?;
         let started = forwarder.started().clone();
         let audit_ok = forwarder.stop()?;
         drop(progress);

@@ -59,7 +59,8 @@ impl Row {
         }
     }
 
-    fn fault(&self) -> Option<String> {
+    /// What is wrong with the row, in words.
+    pub(super) fn fault(&self) -> Option<String> {
         let Self { frame_size, sent, received, corrupted, reordered, .. } = self;
         let clean = *sent > 0 && sent == received && *corrupted == 0 && *reordered == 0;
         (!clean).then(|| {
