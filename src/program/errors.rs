@@ -40,7 +40,6 @@ pub(super) fn object(error: EbpfError) -> Error {
 }
 
 /// An error while a table of rules is filled.
-#[expect(clippy::needless_pass_by_value, reason = "for use in map_err")]
 pub(super) fn table(error: MapError) -> Error {
     match os_error(&error) {
         Some(source) => {
