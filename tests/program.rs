@@ -4,15 +4,17 @@
 use std::{
     os::fd::{AsFd, OwnedFd},
     process::{Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use aya::programs::{TestRun, TestRunOptions, Xdp, loaded_programs};
 use aya_obj::programs::XdpAttachType;
+use nix::mount::{MsFlags, mount};
 use xskit::{
     AttachMode, Attached, ErrorKind, Interface, Program, QueueId, Rule, Rules, SocketMap, Step,
     program::{Loaded, ProgramOptions, QueueCounters},
 };
-use xskit_lab::{Lab, LabConfig, Link, Need, Netns, XdpMode, require};
+use xskit_lab::{Lab, LabConfig, Link, Need, Netns, Offload, RawPort, XdpMode, require};
 
 const UDP: u8 = 17;
 const XDP_PASS: u32 = 2;
@@ -554,6 +556,35 @@ fn maps_of_another_type_are_refused() {
 }
 
 #[test]
+fn maps_of_other_programs_by_pin_and_by_aya() {
+    if !require(Need::Bpf) {
+        return;
+    }
+    // A bpffs of this thread's own, which is gone with it.
+    let worker = std::thread::spawn(|| {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+        let none: Option<&str> = None;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+        mount(Some("bpffs"), "/mnt", Some("bpf"), MsFlags::empty(), none).unwrap();
+
+        let mut ebpf = aya::Ebpf::load(include_bytes!("../bpf/xskit.bpf.o")).unwrap();
+        ebpf.map("SOCKETS").unwrap().pin("/mnt/sockets").unwrap();
+        ebpf.map("VLANS").unwrap().pin("/mnt/vlans").unwrap();
+        let error = SocketMap::from_pin("/mnt/vlans").unwrap_err();
+        assert_eq!((error.step(), error.kind()), (Step::Map, ErrorKind::Corrupt), "{error}");
+        let socket = socket();
+        let pinned = SocketMap::from_pin("/mnt/sockets").unwrap();
+        drop(pinned.insert(QueueId::new(63), socket.as_fd()).unwrap());
+        assert!(pinned.insert(QueueId::new(64), socket.as_fd()).is_err());
+        let map = aya::maps::XskMap::try_from(ebpf.take_map("SOCKETS").unwrap()).unwrap();
+        let map = SocketMap::from_aya(map);
+        assert_eq!(map.sockets(), 64);
+        drop(map.insert(QueueId::new(0), socket.as_fd()).unwrap());
+    });
+    worker.join().unwrap();
+}
+
+#[test]
 fn truncated_and_corrupt_objects_are_refused() {
     if !require(Need::Bpf) {
         return;
@@ -696,13 +727,68 @@ fn an_interface_that_is_gone() {
     });
 }
 
+#[test]
+fn rules_on_vlans_need_visible_tags() {
+    let Some(lab) = Lab::for_test() else { return };
+    let vlans = Rules::from(vec![Rule::new().vlan(5)]);
+    let options = ProgramOptions::default();
+    lab.near.set_offload(Offload::RxVlan, true).unwrap();
+    lab.enter(|| {
+        let interface = near(&lab);
+        let attach = |rules| Program::attach(&interface, rules, AttachMode::Auto, &options);
+        let error = attach(&vlans).unwrap_err();
+        assert_eq!((error.step(), error.kind()), (Step::Rules, ErrorKind::Unsupported), "{error}");
+        assert_eq!(attached(&lab.near), None);
+        let program = attach(&Rules::udp_port(1)).unwrap();
+        assert_eq!(program.set_rules(&vlans).unwrap_err().kind(), ErrorKind::Unsupported);
+        let offload = xskit::interface::VlanOffload::disable(&interface).unwrap();
+        program.set_rules(&vlans).unwrap();
+        let far = RawPort::open(&lab.far).unwrap();
+        far.send(&ethernet(&[(0x8100, 5)], 0x0806, &[0; 46])).unwrap();
+        far.send(&ethernet(&[(0x8100, 6)], 0x0806, &[0; 46])).unwrap();
+        let counters = program.counters().unwrap().total;
+        assert_eq!((counters.passed_no_socket, counters.passed_no_rule), (1, 1), "{counters:?}");
+        drop((program, offload));
+    });
+}
+
+/// Rules are exchanged under traffic that the old and the new ones match: no packet sees neither.
+#[test]
+fn no_packet_falls_between_the_rules() {
+    let Some(lab) = Lab::for_test() else { return };
+    lab.enter(|| {
+        let program = attach(&near(&lab), AttachMode::Auto).unwrap();
+        let far = RawPort::open(&lab.far).unwrap();
+        let done = AtomicBool::new(false);
+        let mut sent = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let by_address = Rule::new().destination("192.168.0.0/16".parse().unwrap());
+                let others = Rules::from(vec![by_address]);
+                for _ in 0..5 {
+                    program.set_rules(&others).unwrap();
+                    program.set_rules(&Rules::udp_port(4242)).unwrap();
+                }
+                done.store(true, Ordering::Relaxed);
+            });
+            while !done.load(Ordering::Relaxed) {
+                far.send(&to_port(4242)).unwrap();
+                sent += 1;
+            }
+        });
+        let counters = program.counters().unwrap().total;
+        assert_eq!(counters.passed_no_socket, sent, "{counters:?}");
+        assert_eq!(counters.passed(), sent, "{counters:?}");
+    });
+}
+
 /// Traffic over the wire: what matches no rule, and what has no socket, passes and is counted.
 #[test]
 fn packets_of_a_veth_are_counted() {
     let Some(lab) = Lab::for_test() else { return };
     lab.enter(|| {
         let program = attach(&near(&lab), AttachMode::Auto).unwrap();
-        let far = xskit_lab::RawPort::open(&lab.far).unwrap();
+        let far = RawPort::open(&lab.far).unwrap();
         for _ in 0..3 {
             far.send(&to_port(4242)).unwrap();
             far.send(&to_port(4243)).unwrap();

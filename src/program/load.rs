@@ -45,6 +45,8 @@ const ERRORS: &str = "ERRORS";
 pub struct Loaded {
     object: Cow<'static, [u8]>,
     options: ProgramOptions,
+    /// Whether the rules in force look at VLAN tags.
+    vlans: bool,
     /// The program in force and its tables of rules: all that an exchange replaces.
     generation: Ebpf,
     // What outlives an exchange.
@@ -119,6 +121,7 @@ impl Loaded {
         Ok(Self {
             object,
             options: options.clone(),
+            vlans: rules.use_vlans(),
             generation,
             sockets,
             socket_map,
@@ -163,6 +166,7 @@ impl Loaded {
         finish(&mut next)?;
         put_in_place(program_fd(&next)?)?;
         self.generation = next;
+        self.vlans = rules.use_vlans();
         Ok(())
     }
 
@@ -189,6 +193,10 @@ impl Loaded {
 
     pub(super) fn program_fd(&self) -> Result<BorrowedFd<'_>> {
         program_fd(&self.generation)
+    }
+
+    pub(super) fn uses_vlans(&self) -> bool {
+        self.vlans
     }
 
     pub(super) fn options(&self) -> &ProgramOptions {

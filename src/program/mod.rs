@@ -32,7 +32,7 @@ pub use self::{
     rules::{MAX_RULES, Prefix, Rule, Rules},
 };
 use crate::{
-    error::{Error, Result, Step},
+    error::{Error, ErrorKind, Result, Step},
     interface::{
         Interface,
         netlink::{self, NetlinkRefusal},
@@ -121,8 +121,8 @@ impl Program {
     /// # Errors
     ///
     /// `Busy` where the interface has an XDP program already, `Unsupported` where the driver has no
-    /// native mode and it was asked for, or where the MTU needs frags, `Permission` without CAP_BPF
-    /// and CAP_NET_ADMIN, `InvalidInput` for rules that contradict themselves. Where the driver gives
+    /// native mode and it was asked for, where the MTU needs frags, or where rules are on VLANs and
+    /// the NIC takes the tags off, `Permission` without CAP_BPF and CAP_NET_ADMIN, `InvalidInput` for rules that contradict themselves. Where the driver gives
     /// a reason, the error has it.
     pub fn attach(
         interface: &Interface,
@@ -136,6 +136,7 @@ impl Program {
     }
 
     fn from_loaded(loaded: Loaded, interface: &Interface, mode: AttachMode) -> Result<Self> {
+        require_visible_tags(interface, loaded.uses_vlans())?;
         let program = loaded.program_fd()?;
         let attempt = |attached: Attached| {
             sys::bpf::xdp_link_create(program, interface.index(), attached.flags())
@@ -186,8 +187,10 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for rules that contradict themselves. After any error, the old rules hold.
+    /// `InvalidInput` for rules that contradict themselves, `Unsupported` for rules on VLANs where
+    /// the NIC hides the tags. After any error, the old rules hold.
     pub fn set_rules(&self, rules: &Rules) -> Result<()> {
+        require_visible_tags(&self.interface, rules.use_vlans())?;
         self.loaded()
             .exchange(rules, |program| {
                 sys::bpf::link_update(self.attachment.0.as_fd(), program).map_err(|error| {
@@ -232,6 +235,21 @@ impl AsFd for Attachment {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// Refuses rules on VLANs where the tag is gone before XDP sees the packet: they would match nothing,
+/// and tagged packets would match rules without a VLAN.
+fn require_visible_tags(interface: &Interface, vlans: bool) -> Result<()> {
+    if !vlans || interface.facts()?.rx_vlan_offload != Some(true) {
+        return Ok(());
+    }
+    Err(Error::new(
+        Step::Rules,
+        ErrorKind::Unsupported,
+        "the interface takes VLAN tags off received packets, so that no rule can see them",
+    )
+    .on(interface.name())
+    .hint("switch that off with VlanOffload::disable, or ethtool -K IFACE rxvlan off"))
 }
 
 /// Asks again in the older way of attaching, which tells the kernel's or the driver's own words: a
