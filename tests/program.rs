@@ -426,6 +426,191 @@ fn fragments_have_no_ports() {
     protocol.expect(&ip6(&[header(9)], UDP, &udp.payload), Outcome::Match);
 }
 
+/// Small numbers without end, the same on every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        usize::try_from(self.0 >> 33).unwrap() % bound
+    }
+
+    fn one_of<T: Copy>(&mut self, values: &[T]) -> T {
+        values[self.below(values.len())]
+    }
+
+    /// `None` three times out of four, so that rules constrain few fields each.
+    fn maybe<T: Copy>(&mut self, values: &[T]) -> Option<T> {
+        (self.below(4) == 0).then(|| self.one_of(values))
+    }
+}
+
+const ETHER_TYPES: [u16; 3] = [0x0806, 0x0800, 0x86dd];
+const IDS: [u16; 3] = [0, 5, 4094];
+const PROTOCOLS: [u8; 4] = [1, 6, UDP, 132];
+const PORTS: [u16; 3] = [0, 53, 4242];
+/// Prefixes, and whether the addresses of the crafted packets are within: as source, as destination.
+const PREFIXES: [(&str, [u16; 2]); 8] = [
+    ("10.1.2.3", [0x0800, 0]),
+    ("10.0.0.0/8", [0x0800, 0]),
+    ("0.0.0.0/0", [0x0800, 0x0800]),
+    ("192.168.0.0/24", [0, 0x0800]),
+    ("192.168.0.2", [0, 0]),
+    ("2001:db8::/32", [0x86dd, 0]),
+    ("fd00::2", [0, 0x86dd]),
+    ("::/0", [0x86dd, 0x86dd]),
+];
+
+/// A rule's fields, as the oracle reads them.
+struct Wanted {
+    ether_type: Option<u16>,
+    vlan: Option<u16>,
+    protocol: Option<u8>,
+    source: Option<(&'static str, [u16; 2])>,
+    destination: Option<(&'static str, [u16; 2])>,
+    source_port: Option<u16>,
+    destination_port: Option<u16>,
+}
+
+impl Wanted {
+    fn new(random: &mut Random) -> Self {
+        Self {
+            ether_type: random.maybe(&ETHER_TYPES),
+            vlan: random.maybe(&IDS),
+            protocol: random.maybe(&PROTOCOLS),
+            source: random.maybe(&PREFIXES),
+            destination: random.maybe(&PREFIXES),
+            source_port: random.maybe(&PORTS),
+            destination_port: random.maybe(&PORTS),
+        }
+    }
+
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new();
+        if let Some(ether_type) = self.ether_type {
+            rule = rule.ether_type(ether_type);
+        }
+        if let Some(id) = self.vlan {
+            rule = rule.vlan(id);
+        }
+        if let Some(protocol) = self.protocol {
+            rule = rule.protocol(protocol);
+        }
+        if let Some((prefix, _)) = self.source {
+            rule = rule.source(prefix.parse().unwrap());
+        }
+        if let Some((prefix, _)) = self.destination {
+            rule = rule.destination(prefix.parse().unwrap());
+        }
+        if let Some(port) = self.source_port {
+            rule = rule.source_port(port);
+        }
+        if let Some(port) = self.destination_port {
+            rule = rule.destination_port(port);
+        }
+        rule
+    }
+}
+
+/// A packet and what is in it.
+struct Crafted {
+    bytes: Vec<u8>,
+    ether_type: u16,
+    vlan: Option<u16>,
+    protocol: Option<u8>,
+    ports: Option<(u16, u16)>,
+}
+
+impl Crafted {
+    fn new(random: &mut Random) -> Self {
+        let tags: Vec<_> = (0..random.below(3))
+            .map(|_| (random.one_of(&[0x8100, 0x88a8]), random.one_of(&IDS)))
+            .collect();
+        let ether_type = random.one_of(&ETHER_TYPES);
+        let (from, to) = (random.one_of(&PORTS), random.one_of(&PORTS));
+        let protocol = random.one_of(&PROTOCOLS);
+        let fragment = random.below(8) == 0;
+        let payload = match ether_type {
+            0x0800 => Ip4 {
+                fragment: if fragment { 0x2000 } else { 0x4000 },
+                options: random.below(11),
+                ..Ip4::new(protocol, ports(from, to))
+            }
+            .bytes(),
+            0x86dd => {
+                let mut headers: Vec<_> = (0..random.below(6))
+                    .map(|_| (random.one_of(&[0, 43, 60]), options(random.one_of(&[1, 2, 5]))))
+                    .collect();
+                if fragment {
+                    headers.push((44, vec![0, 0, 1, 0, 0, 0, 7]));
+                }
+                ip6(&headers, protocol, &ports(from, to)).split_off(14)
+            }
+            _ => vec![0x45; 46],
+        };
+        let ip = ether_type != 0x0806;
+        Self {
+            bytes: ethernet(&tags, ether_type, &payload),
+            ether_type,
+            vlan: tags.first().map(|(_, id)| *id),
+            protocol: ip.then_some(protocol),
+            ports: (ip && !fragment && protocol != 1).then_some((from, to)),
+        }
+    }
+
+    fn matches(&self, wanted: &Wanted) -> bool {
+        fn field<T: PartialEq + Copy>(wanted: Option<T>, has: Option<T>) -> bool {
+            wanted.is_none() || wanted == has
+        }
+        field(wanted.ether_type, Some(self.ether_type))
+            && field(wanted.vlan, self.vlan)
+            && field(wanted.protocol, self.protocol)
+            && wanted.source.is_none_or(|(_, [version, _])| version == self.ether_type)
+            && wanted.destination.is_none_or(|(_, [_, version])| version == self.ether_type)
+            && field(wanted.source_port, self.ports.map(|ports| ports.0))
+            && field(wanted.destination_port, self.ports.map(|ports| ports.1))
+    }
+}
+
+/// Any rules together on any packets, against an oracle that knows what it put into the packets.
+#[test]
+fn random_rules_on_random_packets() {
+    if !require(Need::Bpf) {
+        return;
+    }
+    let mut random = Random(1);
+    let (mut matched, mut missed) = (0, 0);
+    for round in 0..40 {
+        let mut rules = Rules::none();
+        let mut wanted = Vec::new();
+        // From one rule, which leaves most fields unused, to as many as there may be.
+        let count = [1, 2, 3, 64][round % 4];
+        while wanted.len() < count {
+            let candidate = Wanted::new(&mut random);
+            // Contradictions are refused, and tested elsewhere.
+            if rules.push(candidate.rule()).is_ok() {
+                wanted.push(candidate);
+            }
+        }
+        let options = ProgramOptions { frags: round % 8 < 4, sockets: 1 };
+        let mut kernel = Kernel::with(&rules, &options);
+        for _ in 0..100 {
+            let packet = Crafted::new(&mut random);
+            let expected = wanted.iter().any(|wanted| packet.matches(wanted));
+            let found = kernel.outcome(&packet.bytes);
+            assert_eq!(
+                found == Outcome::Match,
+                expected,
+                "{found:?} of {:02x?}\n{:#?}",
+                packet.bytes,
+                rules.as_slice()
+            );
+            if expected { matched += 1 } else { missed += 1 }
+        }
+    }
+    assert!(matched > 500 && missed > 500, "{matched} matched, {missed} missed");
+}
+
 /// All 64 rules at once, each of them reached.
 #[test]
 fn sixty_four_rules() {
