@@ -183,7 +183,7 @@ impl Program {
 
     /// Exchanges the rules in one step: each packet is judged by the old ones or by the new ones.
     ///
-    /// Sockets and counters stay. It takes some 50 ms, during which the old rules hold.
+    /// Sockets and counters stay. It takes 30 to 80 ms, during which the old rules hold.
     ///
     /// # Errors
     ///
