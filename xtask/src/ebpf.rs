@@ -9,6 +9,8 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
+use crate::cargo::workspace;
+
 /// Both objects: what cargo calls them, and where they are committed.
 const OBJECTS: [(&str, &str); 2] = [("xskit", "xskit.bpf.o"), ("xskit_frags", "xskit_frags.bpf.o")];
 
@@ -89,7 +91,7 @@ impl Built {
 
 /// The folder of the XDP program.
 pub(crate) fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("bpf")
+    workspace().join("bpf")
 }
 
 fn record() -> PathBuf {

@@ -1,8 +1,11 @@
 //! `load`: the XDP program as just built, verified by this machine's kernel and attached.
 
-use std::{env, fs, path::PathBuf, process::Command};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use nix::sys::signal::{SigSet, Signal};
 use xskit::{
@@ -10,7 +13,7 @@ use xskit::{
     program::{Loaded, ProgramOptions},
 };
 
-use crate::ebpf;
+use crate::{cargo::Elevation, ebpf};
 
 /// Builds the XDP program, has the kernel verify it, and attaches it until Ctrl-C.
 #[derive(Args, Debug)]
@@ -68,8 +71,10 @@ impl Load {
         let options = ProgramOptions { frags: self.frags, ..ProgramOptions::default() };
 
         let loaded = match Loaded::from_object(bytes, &rules, &options) {
-            // What was built as the caller is loaded as root; once only.
-            Err(error) if error.kind() == ErrorKind::Permission && self.object.is_none() => {
+            // What was built as the caller is loaded as root.
+            Err(error)
+                if error.kind() == ErrorKind::Permission && !nix::unistd::geteuid().is_root() =>
+            {
                 println!("{error}\nonce more through sudo:");
                 return elevate(&object);
             }
@@ -127,18 +132,15 @@ impl Load {
 }
 
 /// Runs this command again as root, on the object that is built already.
-fn elevate(object: &PathBuf) -> Result<()> {
+fn elevate(object: &Path) -> Result<()> {
     let program = env::current_exe().context("find this program")?;
-    let mut sudo = Command::new("sudo");
-    sudo.arg("--").arg(program).args(env::args_os().skip(1)).arg("--object").arg(object);
+    let mut command = Elevation::find()?.command(&program);
+    command.args(env::args_os().skip(1)).arg("--object").arg(object);
+    let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
     // Ctrl-C goes to the whole foreground group: the child ends by it, and we wait for that.
     let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
-    let mut child = match sudo.spawn() {
-        Ok(child) => child,
-        Err(error) => bail!("root is needed, and sudo does not run ({error})"),
-    };
     signals.thread_block().context("block Ctrl-C")?;
     let status = child.wait().context("wait for sudo")?;
-    ensure!(status.success(), "{status}");
+    ensure!(status.success(), "{command:?}: {status}");
     Ok(())
 }

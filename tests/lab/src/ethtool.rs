@@ -22,7 +22,7 @@ pub enum Offload {
     Tso,
     /// Segmentation just before the driver.
     Gso,
-    /// Merging of received packets. On, it keeps a veth's NAPI running without an XDP program.
+    /// Merging of received packets.
     Gro,
     /// VLAN tags beside the packet instead of in it, when sending.
     TxVlan,

@@ -19,14 +19,16 @@ mod numbered;
 mod raw;
 mod sys;
 mod topology;
+mod xdp;
 
 pub use ethtool::{Channels, Offload};
 pub use flow::{Flow, Mac, Protocol};
 pub use leaks::{mappings, open_fds, socket_mappings};
-pub use link::{Link, VethEnd, Xdp, XdpMode};
+pub use link::{Link, VethEnd};
 pub use need::{Need, have, require};
 pub use netns::Netns;
 pub use numbered::{Checker, Numbered, Tally, Verdict};
 pub use raw::RawPort;
 pub use sys::die_with_parent;
 pub use topology::{Chain, Lab, LabConfig};
+pub use xdp::{Xdp, XdpAction, XdpMode};

@@ -11,10 +11,7 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressMessage},
-    link::{
-        InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
-        State, XdpAttached,
-    },
+    link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, State},
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
     route::{
         RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
@@ -70,26 +67,6 @@ impl VethEnd {
             LinkAttribute::NumRxQueues(self.queues),
         ]
     }
-}
-
-/// The XDP program that is attached to an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Xdp {
-    /// The kernel's id of the program.
-    pub id: u32,
-    /// Where it runs.
-    pub mode: XdpMode,
-}
-
-/// Where an XDP program runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XdpMode {
-    /// In the driver.
-    Native,
-    /// In the kernel's generic receive path.
-    Generic,
-    /// In the hardware, or several at once.
-    Other,
 }
 
 /// An interface in a namespace of the lab.
@@ -201,28 +178,6 @@ impl Link {
         }
     }
 
-    /// The XDP program that is attached to it.
-    pub fn xdp_program(&self) -> io::Result<Option<Xdp>> {
-        let message = self.get()?;
-        let details = message.attributes.iter().find_map(|attribute| match attribute {
-            LinkAttribute::Xdp(details) => Some(details.as_slice()),
-            _ => None,
-        });
-        let mut mode = None;
-        let mut id = None;
-        for detail in details.unwrap_or_default() {
-            match detail {
-                LinkXdp::Attached(XdpAttached::None) => return Ok(None),
-                LinkXdp::Attached(XdpAttached::Driver) => mode = Some(XdpMode::Native),
-                LinkXdp::Attached(XdpAttached::SocketBuffer) => mode = Some(XdpMode::Generic),
-                LinkXdp::Attached(_) => mode = Some(XdpMode::Other),
-                LinkXdp::ProgId(number) => id = Some(*number),
-                _ => {}
-            }
-        }
-        Ok(mode.zip(id).map(|(mode, id)| Xdp { id, mode }))
-    }
-
     /// Gives it an IPv4 address; the subnet's route comes with it.
     pub fn add_address(&self, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
         let mut message = AddressMessage::default();
@@ -277,11 +232,11 @@ impl Link {
         message
     }
 
-    fn get(&self) -> io::Result<LinkMessage> {
+    pub(crate) fn get(&self) -> io::Result<LinkMessage> {
         get_link(&self.netns, self.request())
     }
 
-    fn set(&self, attribute: LinkAttribute) -> io::Result<()> {
+    pub(crate) fn set(&self, attribute: LinkAttribute) -> io::Result<()> {
         let mut message = self.request();
         message.attributes.push(attribute);
         self.netns.change(RouteNetlinkMessage::SetLink(message), 0)

@@ -51,6 +51,12 @@ impl RawPort {
         Ok(Self { socket, slots: Slots::new(BATCH, FRAME), taken: 0, held: 0 })
     }
 
+    /// From now on sends through the queueing layer, which chooses the queue by the flow: many flows
+    /// then reach all queues of the peer. Otherwise the queue is the sending CPU's.
+    pub fn spread_flows(&self) -> io::Result<()> {
+        sys::set_int(self.socket.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 0)
+    }
+
     /// Sends one frame.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
         self.send_all(&[frame])

@@ -273,3 +273,36 @@ pub(crate) fn create_bpf_map() -> io::Result<()> {
     drop(unsafe { OwnedFd::from_raw_fd(fd) });
     Ok(())
 }
+
+/// Loads an XDP program of two instructions, which returns `action` for every packet.
+pub(crate) fn load_xdp(action: u32) -> io::Result<OwnedFd> {
+    /// The start of `union bpf_attr` for `BPF_PROG_LOAD`.
+    #[repr(C)]
+    struct Load {
+        prog_type: u32,
+        insn_cnt: u32,
+        insns: u64,
+        license: u64,
+    }
+    const BPF_PROG_LOAD: libc::c_int = 5;
+    const BPF_PROG_TYPE_XDP: u32 = 6;
+    /// `r0 = imm` and `exit`: opcode in the low byte, immediate in the high half.
+    const MOV64_IMM: u64 = 0xb7;
+    const EXIT: u64 = 0x95;
+    let instructions = [MOV64_IMM | u64::from(action) << 32, EXIT];
+    let license = c"GPL";
+    let load = Load {
+        prog_type: BPF_PROG_TYPE_XDP,
+        insn_cnt: 2,
+        insns: instructions.as_ptr().expose_provenance() as u64,
+        license: license.as_ptr().expose_provenance() as u64,
+    };
+    // SAFETY: the kernel reads `load` and the instructions and license that it points to; all three
+    // live through the call.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, ptr::from_ref(&load), size_of_val(&load))
+    };
+    let fd = check(libc::c_int::try_from(fd).map_err(io::Error::other)?)?;
+    // SAFETY: the kernel has just made this descriptor, so nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

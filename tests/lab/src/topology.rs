@@ -37,8 +37,8 @@ impl Default for LabConfig {
 
 /// Two namespaces joined by a veth pair, both ends up and without offloads.
 ///
-/// The far end has GRO on: with it a veth takes frames that an XDP program on the near end redirects
-/// or returns, without a program of its own.
+/// Frames that AF_XDP sends reach the far end as it is. Those that an XDP program redirects or returns
+/// reach it only with a program there: `far.attach_xdp(XdpAction::Pass, XdpMode::Native)`.
 #[derive(Debug)]
 pub struct Lab {
     /// The end for the code under test, named `near0`.
@@ -76,7 +76,6 @@ impl Lab {
             link.set_mtu(config.mtu)?;
             link.up()?;
         }
-        far.set_offload(crate::Offload::Gro, true)?;
         near.wait_up(UP_LIMIT)?;
         far.wait_up(UP_LIMIT)?;
         Ok(Self { near, far })
