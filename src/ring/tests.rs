@@ -64,7 +64,11 @@ fn nothing_moves_before_submit() {
             let mut slots = producer.reserve(3).unwrap();
             // SAFETY: no kernel reads this ring.
             unsafe { slots.write(&[1, 2, 3]) };
-            if forget { mem::forget(slots) } else { drop(slots) }
+            if forget {
+                mem::forget(slots)
+            } else {
+                drop(slots)
+            }
             assert_eq!(backing.producer.load(Ordering::Relaxed), first);
             assert!(consumer.peek(4).is_empty());
         }
@@ -81,7 +85,11 @@ fn nothing_moves_before_release() {
         for forget in [false, true] {
             let peeked = consumer.peek(3);
             assert_eq!(peeked.iter().copied().collect::<Vec<_>>(), [1, 2, 3]);
-            if forget { mem::forget(peeked) } else { drop(peeked) }
+            if forget {
+                mem::forget(peeked)
+            } else {
+                drop(peeked)
+            }
             assert_eq!(backing.consumer.load(Ordering::Relaxed), first);
         }
         assert_eq!(consumer.peek(3).release_first(2), 2);

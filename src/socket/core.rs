@@ -1,10 +1,11 @@
 //! What the two halves of a socket have in common, and its end.
 
-use std::{any::Any, io};
+use std::io;
 
 use super::{Mode, endpoint::Endpoint, queue::Queue};
 use crate::{
     Error, ErrorKind, QueueId, Step,
+    program::Attachment,
     ring::{Consumer, Indices, Producer},
     sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, lock},
     sys::uapi::Desc,
@@ -27,9 +28,8 @@ pub(crate) struct Core {
     tx_left: Mutex<Option<Producer<Desc>>>,
     pub(super) endpoint: Endpoint,
     pub(super) queue: Arc<Queue>,
-    /// What has to outlive the socket: its share of the program's attachment, since no program is
-    /// detached under a socket.
-    pub(super) kept: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
+    /// A share of the program's attachment: no program is detached under a socket.
+    pub(super) attachment: Mutex<Option<Attachment>>,
 }
 
 /// Counted by the receiving half, once per batch.
@@ -93,7 +93,7 @@ impl Core {
             tx_left: Mutex::default(),
             endpoint,
             queue,
-            kept: Mutex::default(),
+            attachment: Mutex::default(),
         });
         umem.counts().register(&core);
         core
