@@ -56,6 +56,7 @@ fn push(producer: &mut Producer<u64>, values: &[u64]) -> usize {
 }
 
 #[test]
+#[expect(clippy::forget_non_drop, reason = "a guard that gets a Drop must stay a cancel")]
 fn nothing_moves_before_submit() {
     for first in [0, u32::MAX - 1] {
         let (mut producer, mut consumer, backing) = ring(4, first);
@@ -65,9 +66,9 @@ fn nothing_moves_before_submit() {
             // SAFETY: no kernel reads this ring.
             unsafe { slots.write(&[1, 2, 3]) };
             if forget {
-                mem::forget(slots)
+                mem::forget(slots);
             } else {
-                drop(slots)
+                drop(slots);
             }
             assert_eq!(backing.producer.load(Ordering::Relaxed), first);
             assert!(consumer.peek(4).is_empty());
@@ -78,6 +79,7 @@ fn nothing_moves_before_submit() {
 }
 
 #[test]
+#[expect(clippy::forget_non_drop, reason = "a guard that gets a Drop must stay a cancel")]
 fn nothing_moves_before_release() {
     for first in [0, u32::MAX - 1] {
         let (mut producer, mut consumer, backing) = ring(4, first);
@@ -86,9 +88,9 @@ fn nothing_moves_before_release() {
             let peeked = consumer.peek(3);
             assert_eq!(peeked.iter().copied().collect::<Vec<_>>(), [1, 2, 3]);
             if forget {
-                mem::forget(peeked)
+                mem::forget(peeked);
             } else {
-                drop(peeked)
+                drop(peeked);
             }
             assert_eq!(backing.consumer.load(Ordering::Relaxed), first);
         }

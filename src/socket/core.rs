@@ -9,7 +9,7 @@ use crate::{
     ring::{Consumer, Indices, Producer},
     sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, lock},
     sys::uapi::Desc,
-    umem::{Holder, Tally, Umem},
+    umem::{Holder, Tally, Umem, to_u32},
 };
 
 /// One AF_XDP socket, as both halves see it. Fields are dropped from top to bottom: the rings are
@@ -152,9 +152,8 @@ impl Drop for Core {
             .filter(|desc| geometry.holds(desc.addr))
             .map(|desc| geometry.base(desc.addr))
             .collect();
-        let count = |frames: usize| u32::try_from(frames).unwrap_or(u32::MAX);
-        self.umem.counts().lose(count(received.len() - home.len()));
-        self.queue.filled.sub(count(received.len()));
+        self.umem.counts().lose(to_u32(received.len() - home.len()));
+        self.queue.filled.sub(to_u32(received.len()));
         self.umem.returned(&home);
         let unsent = lock(&self.tx_left).take().map_or(Vec::new(), Producer::into_untaken);
         self.queue.leave_unsent(unsent.iter().map(|desc| geometry.base(desc.addr)).collect());

@@ -46,6 +46,8 @@ use std::{
 pub use config::{CopyMode, SocketConfig};
 #[cfg(feature = "fake")]
 use endpoint::Endpoint;
+#[cfg(feature = "fake")]
+pub(crate) use endpoint::whole_millis;
 pub use receiver::Receiver;
 pub use rings::Rings;
 pub use sender::Sender;
