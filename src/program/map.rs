@@ -59,6 +59,7 @@ impl SocketMap {
             Some(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 Error::os(Step::Map, "the file descriptor is not that of a BPF map", error)
                     .with_kind(ErrorKind::Corrupt)
+                    .hint("AF_XDP sockets need a map of type XSKMAP")
             }
             _ => errors::map(error, "cannot ask what the map is"),
         })?;

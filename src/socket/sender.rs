@@ -58,7 +58,9 @@ impl Sender {
             ));
         }
         let Some(tx) = &mut self.tx else {
-            return Err(core.error(Step::Send, ErrorKind::Unsupported, "the socket only receives"));
+            return Err(core
+                .error(Step::Send, ErrorKind::Unsupported, "the socket only receives")
+                .hint("open it without `receive_only`"));
         };
         let mut slots = tx.reserve_up_to(u32::try_from(batch.len()).unwrap_or(u32::MAX));
         let count = match batch.send(&mut slots) {
