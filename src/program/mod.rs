@@ -121,8 +121,8 @@ impl Program {
     /// # Errors
     ///
     /// `Busy` where the interface has an XDP program already, `Unsupported` where the driver has no
-    /// native mode and it was asked for, or where the MTU needs frags, `Permission` without CAP_BPF
-    /// and CAP_NET_ADMIN, `InvalidInput` for rules that contradict themselves. Where the driver gives
+    /// native mode and it was asked for, or where the MTU needs frags, `Permission` without CAP_BPF,
+    /// CAP_NET_ADMIN and CAP_PERFMON, `InvalidInput` for rules that contradict themselves. Where the driver gives
     /// a reason, the error has it.
     pub fn attach(
         interface: &Interface,
