@@ -261,6 +261,8 @@ impl Kept {
         if !rules.use_vlans() || tags == VlanTags::Visible || offload.is_some() {
             return Ok(());
         }
+        // Before anything is changed for rules that cannot be.
+        rules.check().map_err(|error| error.on(interface.name()))?;
         if facts.driver.as_deref() == Some("veth") {
             return Err(Error::new(
                 Step::Rules,
