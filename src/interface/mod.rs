@@ -52,11 +52,10 @@ impl Interface {
         check_name(name).map_err(name_those_there)?;
         match netlink::link_by_name(name) {
             Ok(link) => Ok(Self::from(link)),
-            Err(NetlinkRefusal { errno: errno @ Errno::ENODEV, .. }) => Err(not_found(
-                format!("no interface `{name}` in this network namespace"),
-                errno,
-            )
-            .on(name)),
+            Err(NetlinkRefusal { errno: errno @ Errno::ENODEV, .. }) => {
+                Err(not_found(format!("no interface `{name}` in this network namespace"), errno)
+                    .on(name))
+            }
             Err(refusal) => Err(refused("cannot be asked for", refusal).on(name)),
         }
     }
@@ -159,9 +158,7 @@ fn check_name(name: &str) -> Result<()> {
 }
 
 fn not_found(reason: String, errno: Errno) -> Error {
-    name_those_there(
-        Error::os(Step::Interface, reason, errno).with_kind(ErrorKind::NotFound),
-    )
+    name_those_there(Error::os(Step::Interface, reason, errno).with_kind(ErrorKind::NotFound))
 }
 
 fn name_those_there(error: Error) -> Error {

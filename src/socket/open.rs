@@ -238,7 +238,6 @@ impl Opening<'_> {
             match error.raw_os_error() {
                 Some(libc::EPERM) => error.hint(NET_RAW),
                 Some(libc::EAFNOSUPPORT) => error.hint("the kernel lacks CONFIG_XDP_SOCKETS"),
-                Some(libc::EMFILE) => error.hint("too many open files: raise RLIMIT_NOFILE"),
                 _ => error,
             }
         })
