@@ -69,6 +69,7 @@ fn an_interface_that_is_down() {
             nothing_attached(&lab);
             lab.near.up().unwrap();
             lab.near.wait_up(SECOND).unwrap();
+            lab.far.wait_up(SECOND).unwrap();
             works(&lab, &umem, 0);
         });
     });
@@ -124,7 +125,7 @@ fn lo_in_native_mode() {
                     "native mode",
                     "the driver cannot run XDP programs natively",
                     "the kernel says: ",
-                    "AttachMode::Generic",
+                    "AttachMode::Generic, or Auto",
                 ],
             }
             .is(&error);

@@ -13,6 +13,7 @@ use crate::bench::{
 
 const NET_ADMIN: u32 = 12;
 const NET_RAW: u32 = 13;
+const PERFMON: u32 = 38;
 const BPF: u32 = 39;
 
 fn expected<'a>(step: Step, kind: ErrorKind, errno: i32, says: &'a [&'a str]) -> Expected<'a> {
@@ -27,43 +28,79 @@ fn with_only(lab: &Lab, capabilities: &[u32], work: impl FnOnce() + Send) {
     });
 }
 
+const NO_SOCKET: Expected<'_> = Expected {
+    step: Step::OpenSocket,
+    kind: ErrorKind::Permission,
+    interface: Some("near0"),
+    queue: Some(0),
+    errno: Some(libc::EPERM),
+    says: &["CAP_NET_RAW is missing", "run as root"],
+};
+
+/// A port opened with these capabilities alone, as the first thing that the process does with BPF.
+fn port_with(capabilities: &[u32], expected: &Expected<'_>) {
+    let Some(lab) = Lab::for_test() else { return };
+    let umem = umem();
+    with_only(&lab, capabilities, || expected.is(&refused(|| port(&umem).open())));
+    all_free(&umem);
+    nothing_attached(&lab);
+}
+
+fn no_program<'a>(says: &'a [&'a str]) -> Expected<'a> {
+    expected(Step::LoadProgram, ErrorKind::Permission, libc::EPERM, says)
+}
+
 #[test]
-fn missing_capabilities_are_named() {
+fn no_capabilities_at_all() {
     alone(|| {
+        port_with(
+            &[],
+            &no_program(&["missing CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON:", "run as root"]),
+        );
         let Some(lab) = Lab::for_test() else { return };
         let umem = umem();
-        let no_socket = Expected {
-            queue: Some(0),
-            ..expected(
-                Step::OpenSocket,
-                ErrorKind::Permission,
-                libc::EPERM,
-                &["CAP_NET_RAW is missing", "run as root"],
-            )
-        };
         with_only(&lab, &[], || {
-            no_socket.is(&refused(|| Socket::open(&umem, &near(), 0, &rings())));
-        });
-        for (capabilities, missing) in [
-            (&[][..], "missing CAP_BPF, CAP_NET_ADMIN:"),
-            (&[NET_ADMIN, NET_RAW], "missing CAP_BPF:"),
-            (&[BPF, NET_RAW], "missing CAP_NET_ADMIN:"),
-        ] {
-            with_only(&lab, capabilities, || {
-                let error = refused(|| port(&umem).open());
-                let says = &[missing, "run as root"];
-                expected(Step::LoadProgram, ErrorKind::Permission, libc::EPERM, says).is(&error);
-            });
-            nothing_attached(&lab);
-        }
-        with_only(&lab, &[BPF, NET_ADMIN], || {
-            no_socket.is(&refused(|| port(&umem).open()));
-            nothing_attached(&lab);
+            NO_SOCKET.is(&refused(|| Socket::open(&umem, &near(), 0, &rings())));
         });
         all_free(&umem);
-        // These three are enough.
-        with_only(&lab, &[BPF, NET_ADMIN, NET_RAW], || drop(port(&umem).open().unwrap()));
-        lab.enter(|| works(&lab, &umem, 0));
+    });
+}
+
+#[test]
+fn no_cap_bpf() {
+    alone(|| port_with(&[NET_ADMIN, NET_RAW, PERFMON], &no_program(&["missing CAP_BPF:"])));
+}
+
+#[test]
+fn no_cap_net_admin() {
+    alone(|| port_with(&[BPF, NET_RAW, PERFMON], &no_program(&["missing CAP_NET_ADMIN:"])));
+}
+
+#[test]
+fn no_cap_net_raw() {
+    alone(|| port_with(&[BPF, NET_ADMIN, PERFMON], &NO_SOCKET));
+}
+
+#[test]
+fn no_cap_perfmon() {
+    alone(|| {
+        let no_program = Expected {
+            errno: Some(libc::EACCES),
+            ..no_program(&["verifier refuses the program", "missing CAP_PERFMON"])
+        };
+        port_with(&[BPF, NET_ADMIN, NET_RAW], &no_program);
+    });
+}
+
+#[test]
+fn the_capabilities_that_are_enough() {
+    alone(|| {
+        let Some(lab) = Lab::for_test() else { return };
+        with_only(&lab, &[BPF, NET_ADMIN, NET_RAW, PERFMON], || {
+            let port = port(&umem()).open().unwrap();
+            assert!(port.counters().unwrap().redirect_errors.is_some());
+        });
+        lab.enter(|| works(&lab, &umem(), 0));
     });
 }
 

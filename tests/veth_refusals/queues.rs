@@ -13,8 +13,7 @@ use crate::bench::{
     Expected, all_free, alone, near, nothing_attached, port, refused, rings, sends, umem, works,
 };
 
-const WITH_QUEUES: LabConfig =
-    LabConfig { queues: 4, mtu: 1500, need: xskit_lab::Need::Bpf };
+const WITH_QUEUES: LabConfig = LabConfig { queues: 4, mtu: 1500, need: xskit_lab::Need::Bpf };
 
 fn expected<'a>(step: Step, kind: ErrorKind, says: &'a [&'a str]) -> Expected<'a> {
     Expected { step, kind, interface: Some("near0"), queue: Some(0), errno: None, says }
