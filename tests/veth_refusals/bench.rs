@@ -10,7 +10,7 @@ use std::{
 };
 
 use xskit::{
-    Error, ErrorKind, Interest, Interface, PortConfig, Result, RingSize, Rules, Socket,
+    Error, ErrorKind, Interest, Interface, PortConfig, QueueId, Result, RingSize, Rules, Socket,
     SocketConfig, Step, Umem, UmemConfig,
 };
 use xskit_lab::{Lab, RawPort, mappings, open_fds, socket_mappings};
@@ -69,7 +69,8 @@ fn run<F: FnOnce() + Send>(body: F, prepare: impl FnOnce(&mut Command) -> &mut C
     let (stdout, stderr) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     for skip in stderr.lines().filter(|line| line.starts_with("SKIPPED: ")) {
-        writeln!(io::stderr(), "{skip}").unwrap();
+        // Not `eprintln!`: the harness hides what passing tests print.
+        writeln!(io::stderr(), "{skip}").expect("standard error takes a line");
     }
     assert!(output.status.success(), "{}\n{stdout}{stderr}", output.status);
     assert!(stdout.contains("1 passed"), "{test} is no test:\n{stdout}");
@@ -82,8 +83,8 @@ pub(crate) fn keep_capabilities(kept: &[u32]) {
     let mut sets = [[0u32; 3]; 2];
     for capability in kept {
         // Effective and permitted; nothing is inherited.
-        for set in 0..2 {
-            sets[*capability as usize / 32][set] |= 1 << (capability % 32);
+        for set in &mut sets[*capability as usize / 32][..2] {
+            *set |= 1 << (capability % 32);
         }
     }
     let header = [VERSION_3, 0];
@@ -151,7 +152,7 @@ impl Expected<'_> {
         let text = error.to_string();
         assert_eq!((error.step(), error.kind()), (self.step, self.kind), "{text}");
         assert_eq!(error.interface(), self.interface, "{text}");
-        assert_eq!(error.queue().map(|queue| queue.get()), self.queue, "{text}");
+        assert_eq!(error.queue().map(QueueId::get), self.queue, "{text}");
         assert_eq!(error.raw_os_error(), self.errno, "{text}");
         assert!(text.starts_with(&self.step.to_string()), "{text}");
         assert!(!text.contains('\n'), "{text}");

@@ -51,7 +51,13 @@ fn send(socket: &mut Socket) -> Result<()> {
     }
 }
 
-const LOOPS: [(Step, Loop); 3] = [(Step::Wait, wait), (Step::Receive, recv), (Step::Send, send)];
+/// Each with the step that its error names, and whether the far end is quiet meanwhile.
+const LOOPS: [(Step, Loop, bool); 4] = [
+    (Step::Wait, wait, false),
+    (Step::Wait, wait, true),
+    (Step::Receive, recv, false),
+    (Step::Send, send, false),
+];
 
 /// Runs the loop on the socket while the far end sends, then `end`s it; returns the error, and how long
 /// it took to come.
@@ -110,29 +116,27 @@ fn set_down_and_up_while_traffic_runs() {
         let Some(lab) = Lab::for_test() else { return };
         lab.enter(|| {
             let umem = umem();
-            for quiet in [false, true] {
-                for (step, work) in LOOPS {
-                    let (port, mut socket) = open(&umem);
-                    let down = || lab.near.down().unwrap();
-                    let (error, took) = until(&lab, &mut socket, work, quiet, down);
-                    let says = &["the interface is down", "set it up"];
-                    expected(step, ErrorKind::LinkDown, libc::ENETDOWN, says).is(&error);
-                    in_time(took, &error);
-                    // It is still so.
-                    assert_eq!(
-                        socket.wait(Interest::READABLE, SECOND).unwrap_err().kind(),
-                        ErrorKind::LinkDown
-                    );
-                    // Up again, the same socket works, as the error says, and a new one does.
-                    lab.near.up().unwrap();
-                    lab.near.wait_up(SECOND).unwrap();
-                    lab.far.wait_up(SECOND).unwrap();
-                    sends(&lab, &mut socket, &mut lab.raw().unwrap());
-                    receives(&lab, &mut socket, &lab.raw().unwrap());
-                    drop((socket, port));
-                    nothing_attached(&lab);
-                    works(&lab, &umem, 0);
-                }
+            for (step, work, quiet) in LOOPS {
+                let (port, mut socket) = open(&umem);
+                let down = || lab.near.down().unwrap();
+                let (error, took) = until(&lab, &mut socket, work, quiet, down);
+                let says = &["the interface is down", "set it up"];
+                expected(step, ErrorKind::LinkDown, libc::ENETDOWN, says).is(&error);
+                in_time(took, &error);
+                // It is still so.
+                assert_eq!(
+                    socket.wait(Interest::READABLE, SECOND).unwrap_err().kind(),
+                    ErrorKind::LinkDown
+                );
+                // Up again, the same socket works, as the error says, and a new one does.
+                lab.near.up().unwrap();
+                lab.near.wait_up(SECOND).unwrap();
+                lab.far.wait_up(SECOND).unwrap();
+                sends(&lab, &mut socket, &mut lab.raw().unwrap());
+                receives(&lab, &mut socket, &lab.raw().unwrap());
+                drop((socket, port));
+                nothing_attached(&lab);
+                works(&lab, &umem, 0);
             }
         });
     });
@@ -155,42 +159,40 @@ fn again(old: &Lab) -> Lab {
 fn deleted_while_traffic_runs() {
     alone(|| {
         let Some(mut lab) = Lab::for_test() else { return };
-        for quiet in [false, true] {
-            for (step, work) in LOOPS {
-                let new = lab.enter(|| {
-                    let umem = umem();
-                    let (port, mut socket) = open(&umem);
-                    let delete = || lab.near.delete().unwrap();
-                    let (error, took) = until(&lab, &mut socket, work, quiet, delete);
-                    in_time(took, &error);
-                    // On its way out an interface is set down first, which may be seen.
-                    let error = match error.kind() {
-                        ErrorKind::LinkDown => work(&mut socket).unwrap_err(),
-                        _ => error,
-                    };
-                    let says = &["the interface was deleted", "open a new one"];
-                    expected(step, ErrorKind::LinkGone, libc::ENXIO, says).is(&error);
-                    assert_eq!(
-                        socket.wait(Interest::READABLE, None).unwrap_err().kind(),
-                        ErrorKind::LinkGone
-                    );
-                    // Made again, it is another interface: the old socket stays dead, a new one works,
-                    // also before the old one is dropped.
-                    let new = again(&lab);
-                    assert_eq!(
-                        socket.wait(Interest::READABLE, None).unwrap_err().kind(),
-                        ErrorKind::LinkGone
-                    );
-                    let fresh = self::umem();
-                    works(&new, &fresh, 0);
-                    drop((socket, port));
-                    let audit = umem.audit();
-                    assert!(audit.is_complete(), "{audit}");
-                    works(&new, &umem, 0);
-                    new
-                });
-                lab = new;
-            }
+        for (step, work, quiet) in LOOPS {
+            let new = lab.enter(|| {
+                let umem = umem();
+                let (port, mut socket) = open(&umem);
+                let delete = || lab.near.delete().unwrap();
+                let (error, took) = until(&lab, &mut socket, work, quiet, delete);
+                in_time(took, &error);
+                // On its way out an interface is set down first, which may be seen.
+                let error = match error.kind() {
+                    ErrorKind::LinkDown => work(&mut socket).unwrap_err(),
+                    _ => error,
+                };
+                let says = &["the interface was deleted", "open a new one"];
+                expected(step, ErrorKind::LinkGone, libc::ENXIO, says).is(&error);
+                assert_eq!(
+                    socket.wait(Interest::READABLE, None).unwrap_err().kind(),
+                    ErrorKind::LinkGone
+                );
+                // Made again, it is another interface: the old socket stays dead, a new one works,
+                // also before the old one is dropped.
+                let new = again(&lab);
+                assert_eq!(
+                    socket.wait(Interest::READABLE, None).unwrap_err().kind(),
+                    ErrorKind::LinkGone
+                );
+                let fresh = self::umem();
+                works(&new, &fresh, 0);
+                drop((socket, port));
+                let audit = umem.audit();
+                assert!(audit.is_complete(), "{audit}");
+                works(&new, &umem, 0);
+                new
+            });
+            lab = new;
         }
     });
 }
