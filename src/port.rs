@@ -5,9 +5,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 use crate::{
     AttachMode, Attached, ChunkSize, Counters, Error, ErrorKind, Facts, Interface, Pages, Program,
     ProgramOptions, QueueId, Result, RingSize, Rules, Socket, SocketConfig, Step, Umem, UmemConfig,
-    interface::VlanOffload,
-    program::Attachment,
-    sync::{Arc, Mutex, lock},
+    program::VlanTags,
 };
 
 /// How long a link may take to come back after a program was attached: some NICs reset it then.
@@ -15,17 +13,6 @@ const CARRIER: Duration = Duration::from_secs(30);
 
 /// Frames per queue beyond what its rings hold: for batches, caches and packets held for later.
 const FRAMES_AT_HAND: u32 = 2048;
-
-/// Whether VLAN tags are part of the packets that the program sees.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum VlanTags {
-    /// Rules on VLANs switch the interface's RX VLAN offload off, until the port's last socket is gone;
-    /// they are refused where that cannot be known to suffice.
-    #[default]
-    Check,
-    /// They are, as the caller knows: on veth, TX VLAN offload is off at the other end.
-    Visible,
-}
 
 /// What a [`Port`] shall be.
 ///
@@ -167,25 +154,14 @@ impl PortConfig {
             Some(umem) => umem.clone(),
             None => self.make_umem(queues.len(), &config)?,
         };
-        let kept = Arc::new(Kept::default());
-        kept.see_vlan_tags(&self.rules, self.vlan_tags, &interface, &facts)?;
         let sockets = facts.queues.maximum.unwrap_or(0).max(facts.queues.active);
-        let options = ProgramOptions { frags: self.frags, sockets };
+        let options = ProgramOptions { frags: self.frags, sockets, vlan_tags: self.vlan_tags };
         let program = Program::attach(&interface, &self.rules, self.attach, &options)?;
-        *lock(&kept.attachment) = Some(program.attachment());
         interface.carrier_wait(CARRIER)?;
-        let mut port = Port {
-            sockets: BTreeMap::new(),
-            queues,
-            umem,
-            program,
-            interface,
-            vlan_tags: self.vlan_tags,
-            kept,
-        };
+        let mut port = Port { sockets: BTreeMap::new(), queues, umem, program, interface };
         for queue in port.queues.clone() {
             let mut socket = Socket::open(&port.umem, &port.interface, queue, &config)?;
-            socket.keep(port.kept.clone());
+            socket.keep(port.program.attachment());
             socket.join(port.program.socket_map())?;
             port.sockets.insert(queue, socket);
         }
@@ -240,47 +216,6 @@ impl PortConfig {
     }
 }
 
-/// What has to outlive every socket of a port, whichever the user keeps longest. Dropped from top to
-/// bottom.
-#[derive(Debug, Default)]
-struct Kept {
-    attachment: Mutex<Option<Attachment>>,
-    vlan_offload: Mutex<Option<VlanOffload>>,
-}
-
-impl Kept {
-    /// Sees to it that the program finds the tags that rules ask for.
-    fn see_vlan_tags(
-        &self,
-        rules: &Rules,
-        tags: VlanTags,
-        interface: &Interface,
-        facts: &Facts,
-    ) -> Result<()> {
-        let mut offload = lock(&self.vlan_offload);
-        if !rules.use_vlans() || tags == VlanTags::Visible || offload.is_some() {
-            return Ok(());
-        }
-        // Before anything is changed for rules that cannot be.
-        rules.check().map_err(|error| error.on(interface.name()))?;
-        if facts.driver.as_deref() == Some("veth") {
-            return Err(Error::new(
-                Step::Rules,
-                ErrorKind::Unsupported,
-                "rules on VLANs: on veth the tag stays outside the packet while TX VLAN offload is on \
-                 at the other end",
-            )
-            .on(interface.name())
-            .hint(
-                "switch it off there (ethtool -K PEER tx-vlan-hw-insert off), then say so with \
-                 VlanTags::Visible",
-            ));
-        }
-        *offload = Some(VlanOffload::disable(interface)?);
-        Ok(())
-    }
-}
-
 /// An interface with the program attached and a socket on each of its queues.
 ///
 /// The program is detached when the port and the last of its sockets are dropped, in whatever order.
@@ -307,11 +242,9 @@ pub struct Port {
     // Sockets first, then the program.
     sockets: BTreeMap<QueueId, Socket>,
     program: Program,
-    kept: Arc<Kept>,
     queues: Vec<QueueId>,
     umem: Umem,
     interface: Interface,
-    vlan_tags: VlanTags,
 }
 
 impl Port {
@@ -382,10 +315,6 @@ impl Port {
     ///
     /// As [`Program::set_rules`]; the old rules stay.
     pub fn set_rules(&self, rules: &Rules) -> Result<()> {
-        if rules.use_vlans() {
-            let facts = self.interface.facts()?;
-            self.kept.see_vlan_tags(rules, self.vlan_tags, &self.interface, &facts)?;
-        }
         self.program.set_rules(rules)
     }
 

@@ -4,15 +4,17 @@
 use std::{
     os::fd::{AsFd, OwnedFd},
     process::{Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use aya::programs::{TestRun, TestRunOptions, Xdp, loaded_programs};
 use aya_obj::programs::XdpAttachType;
+use nix::mount::{MsFlags, mount};
 use xskit::{
     AttachMode, Attached, ErrorKind, Interface, Program, QueueId, Rule, Rules, SocketMap, Step,
-    program::{Loaded, ProgramOptions, QueueCounters},
+    program::{Loaded, ProgramOptions, QueueCounters, VlanTags},
 };
-use xskit_lab::{Lab, LabConfig, Link, Need, Netns, XdpMode, require};
+use xskit_lab::{Lab, LabConfig, Link, Need, Netns, RawPort, XdpMode, require};
 
 const UDP: u8 = 17;
 const XDP_PASS: u32 = 2;
@@ -424,6 +426,192 @@ fn fragments_have_no_ports() {
     protocol.expect(&ip6(&[header(9)], UDP, &udp.payload), Outcome::Match);
 }
 
+/// Small numbers without end, the same on every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        usize::try_from(self.0 >> 33).unwrap() % bound
+    }
+
+    fn one_of<T: Copy>(&mut self, values: &[T]) -> T {
+        values[self.below(values.len())]
+    }
+
+    /// `None` three times out of four, so that rules constrain few fields each.
+    fn maybe<T: Copy>(&mut self, values: &[T]) -> Option<T> {
+        (self.below(4) == 0).then(|| self.one_of(values))
+    }
+}
+
+const ETHER_TYPES: [u16; 3] = [0x0806, 0x0800, 0x86dd];
+const IDS: [u16; 3] = [0, 5, 4094];
+const PROTOCOLS: [u8; 4] = [1, 6, UDP, 132];
+const PORTS: [u16; 3] = [0, 53, 4242];
+/// Prefixes, and whether the addresses of the crafted packets are within: as source, as destination.
+const PREFIXES: [(&str, [u16; 2]); 8] = [
+    ("10.1.2.3", [0x0800, 0]),
+    ("10.0.0.0/8", [0x0800, 0]),
+    ("0.0.0.0/0", [0x0800, 0x0800]),
+    ("192.168.0.0/24", [0, 0x0800]),
+    ("192.168.0.2", [0, 0]),
+    ("2001:db8::/32", [0x86dd, 0]),
+    ("fd00::2", [0, 0x86dd]),
+    ("::/0", [0x86dd, 0x86dd]),
+];
+
+/// A rule's fields, as the oracle reads them.
+struct Wanted {
+    ether_type: Option<u16>,
+    vlan: Option<u16>,
+    protocol: Option<u8>,
+    source: Option<(&'static str, [u16; 2])>,
+    destination: Option<(&'static str, [u16; 2])>,
+    source_port: Option<u16>,
+    destination_port: Option<u16>,
+}
+
+impl Wanted {
+    fn new(random: &mut Random) -> Self {
+        Self {
+            ether_type: random.maybe(&ETHER_TYPES),
+            vlan: random.maybe(&IDS),
+            protocol: random.maybe(&PROTOCOLS),
+            source: random.maybe(&PREFIXES),
+            destination: random.maybe(&PREFIXES),
+            source_port: random.maybe(&PORTS),
+            destination_port: random.maybe(&PORTS),
+        }
+    }
+
+    fn rule(&self) -> Rule {
+        let mut rule = Rule::new();
+        if let Some(ether_type) = self.ether_type {
+            rule = rule.ether_type(ether_type);
+        }
+        if let Some(id) = self.vlan {
+            rule = rule.vlan(id);
+        }
+        if let Some(protocol) = self.protocol {
+            rule = rule.protocol(protocol);
+        }
+        if let Some((prefix, _)) = self.source {
+            rule = rule.source(prefix.parse().unwrap());
+        }
+        if let Some((prefix, _)) = self.destination {
+            rule = rule.destination(prefix.parse().unwrap());
+        }
+        if let Some(port) = self.source_port {
+            rule = rule.source_port(port);
+        }
+        if let Some(port) = self.destination_port {
+            rule = rule.destination_port(port);
+        }
+        rule
+    }
+}
+
+/// A packet and what is in it.
+struct Crafted {
+    bytes: Vec<u8>,
+    ether_type: u16,
+    vlan: Option<u16>,
+    protocol: Option<u8>,
+    ports: Option<(u16, u16)>,
+}
+
+impl Crafted {
+    fn new(random: &mut Random) -> Self {
+        let tags: Vec<_> = (0..random.below(3))
+            .map(|_| (random.one_of(&[0x8100, 0x88a8]), random.one_of(&IDS)))
+            .collect();
+        let ether_type = random.one_of(&ETHER_TYPES);
+        let (from, to) = (random.one_of(&PORTS), random.one_of(&PORTS));
+        let protocol = random.one_of(&PROTOCOLS);
+        let fragment = random.below(8) == 0;
+        let payload = match ether_type {
+            0x0800 => Ip4 {
+                fragment: if fragment { 0x2000 } else { 0x4000 },
+                options: random.below(11),
+                ..Ip4::new(protocol, ports(from, to))
+            }
+            .bytes(),
+            0x86dd => {
+                let mut headers: Vec<_> = (0..random.below(6))
+                    .map(|_| (random.one_of(&[0, 43, 60]), options(random.one_of(&[1, 2, 5]))))
+                    .collect();
+                if fragment {
+                    headers.push((44, vec![0, 0, 1, 0, 0, 0, 7]));
+                }
+                ip6(&headers, protocol, &ports(from, to)).split_off(14)
+            }
+            _ => vec![0x45; 46],
+        };
+        let ip = ether_type != 0x0806;
+        Self {
+            bytes: ethernet(&tags, ether_type, &payload),
+            ether_type,
+            vlan: tags.first().map(|(_, id)| *id),
+            protocol: ip.then_some(protocol),
+            ports: (ip && !fragment && protocol != 1).then_some((from, to)),
+        }
+    }
+
+    fn matches(&self, wanted: &Wanted) -> bool {
+        fn field<T: PartialEq + Copy>(wanted: Option<T>, has: Option<T>) -> bool {
+            wanted.is_none() || wanted == has
+        }
+        field(wanted.ether_type, Some(self.ether_type))
+            && field(wanted.vlan, self.vlan)
+            && field(wanted.protocol, self.protocol)
+            && wanted.source.is_none_or(|(_, [version, _])| version == self.ether_type)
+            && wanted.destination.is_none_or(|(_, [_, version])| version == self.ether_type)
+            && field(wanted.source_port, self.ports.map(|ports| ports.0))
+            && field(wanted.destination_port, self.ports.map(|ports| ports.1))
+    }
+}
+
+/// Any rules together on any packets, against an oracle that knows what it put into the packets.
+#[test]
+fn random_rules_on_random_packets() {
+    if !require(Need::Bpf) {
+        return;
+    }
+    let mut random = Random(1);
+    let (mut matched, mut missed) = (0, 0);
+    for round in 0..40 {
+        let mut rules = Rules::none();
+        let mut wanted = Vec::new();
+        // From one rule, which leaves most fields unused, to as many as there may be.
+        let count = [1, 2, 3, 64][round % 4];
+        while wanted.len() < count {
+            let candidate = Wanted::new(&mut random);
+            // Contradictions are refused, and tested elsewhere.
+            if rules.push(candidate.rule()).is_ok() {
+                wanted.push(candidate);
+            }
+        }
+        let options =
+            ProgramOptions { frags: round % 8 < 4, sockets: 1, ..ProgramOptions::default() };
+        let mut kernel = Kernel::with(&rules, &options);
+        for _ in 0..100 {
+            let packet = Crafted::new(&mut random);
+            let expected = wanted.iter().any(|wanted| packet.matches(wanted));
+            let found = kernel.outcome(&packet.bytes);
+            assert_eq!(
+                found == Outcome::Match,
+                expected,
+                "{found:?} of {:02x?}\n{:#?}",
+                packet.bytes,
+                rules.as_slice()
+            );
+            if expected { matched += 1 } else { missed += 1 }
+        }
+    }
+    assert!(matched > 500 && missed > 500, "{matched} matched, {missed} missed");
+}
+
 /// All 64 rules at once, each of them reached.
 #[test]
 fn sixty_four_rules() {
@@ -551,6 +739,35 @@ fn maps_of_another_type_are_refused() {
     assert_eq!((error.step(), error.kind()), (Step::Map, ErrorKind::Corrupt), "{error}");
     let error = SocketMap::from_pin("/sys/fs/bpf/xskit-no-such-map").unwrap_err();
     assert_eq!((error.step(), error.kind()), (Step::Map, ErrorKind::NotFound), "{error}");
+}
+
+#[test]
+fn maps_of_other_programs_by_pin_and_by_aya() {
+    if !require(Need::Bpf) {
+        return;
+    }
+    // A bpffs of this thread's own, which is gone with it.
+    let worker = std::thread::spawn(|| {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+        let none: Option<&str> = None;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+        mount(Some("bpffs"), "/mnt", Some("bpf"), MsFlags::empty(), none).unwrap();
+
+        let mut ebpf = aya::Ebpf::load(include_bytes!("../bpf/xskit.bpf.o")).unwrap();
+        ebpf.map("SOCKETS").unwrap().pin("/mnt/sockets").unwrap();
+        ebpf.map("VLANS").unwrap().pin("/mnt/vlans").unwrap();
+        let error = SocketMap::from_pin("/mnt/vlans").unwrap_err();
+        assert_eq!((error.step(), error.kind()), (Step::Map, ErrorKind::Corrupt), "{error}");
+        let socket = socket();
+        let pinned = SocketMap::from_pin("/mnt/sockets").unwrap();
+        drop(pinned.insert(QueueId::new(63), socket.as_fd()).unwrap());
+        assert!(pinned.insert(QueueId::new(64), socket.as_fd()).is_err());
+        let map = aya::maps::XskMap::try_from(ebpf.take_map("SOCKETS").unwrap()).unwrap();
+        let map = SocketMap::from_aya(map);
+        assert_eq!(map.sockets(), 64);
+        drop(map.insert(QueueId::new(0), socket.as_fd()).unwrap());
+    });
+    worker.join().unwrap();
 }
 
 #[test]
@@ -696,13 +913,69 @@ fn an_interface_that_is_gone() {
     });
 }
 
+#[test]
+fn rules_on_vlans_need_visible_tags() {
+    let Some(lab) = Lab::for_test() else { return };
+    let vlans = Rules::from(vec![Rule::new().vlan(5)]);
+    let options = ProgramOptions::default();
+    let visible = ProgramOptions { vlan_tags: VlanTags::Visible, ..ProgramOptions::default() };
+    lab.enter(|| {
+        let interface = near(&lab);
+        let attach = |rules| Program::attach(&interface, rules, AttachMode::Auto, &options);
+        let error = attach(&vlans).unwrap_err();
+        assert_eq!((error.step(), error.kind()), (Step::Rules, ErrorKind::Unsupported), "{error}");
+        assert_eq!(attached(&lab.near), None);
+        let program = attach(&Rules::udp_port(1)).unwrap();
+        assert_eq!(program.set_rules(&vlans).unwrap_err().kind(), ErrorKind::Unsupported);
+        drop(program);
+        let program =
+            Program::attach(&interface, &Rules::none(), AttachMode::Auto, &visible).unwrap();
+        program.set_rules(&vlans).unwrap();
+        let far = RawPort::open(&lab.far).unwrap();
+        far.send(&ethernet(&[(0x8100, 5)], 0x0806, &[0; 46])).unwrap();
+        far.send(&ethernet(&[(0x8100, 6)], 0x0806, &[0; 46])).unwrap();
+        let counters = program.counters().unwrap().total;
+        assert_eq!((counters.passed_no_socket, counters.passed_no_rule), (1, 1), "{counters:?}");
+    });
+}
+
+/// Rules are exchanged under traffic that the old and the new ones match: no packet sees neither.
+#[test]
+fn no_packet_falls_between_the_rules() {
+    let Some(lab) = Lab::for_test() else { return };
+    lab.enter(|| {
+        let program = attach(&near(&lab), AttachMode::Auto).unwrap();
+        let far = RawPort::open(&lab.far).unwrap();
+        let done = AtomicBool::new(false);
+        let mut sent = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let by_address = Rule::new().destination("192.168.0.0/16".parse().unwrap());
+                let others = Rules::from(vec![by_address]);
+                for _ in 0..5 {
+                    program.set_rules(&others).unwrap();
+                    program.set_rules(&Rules::udp_port(4242)).unwrap();
+                }
+                done.store(true, Ordering::Relaxed);
+            });
+            while !done.load(Ordering::Relaxed) {
+                far.send(&to_port(4242)).unwrap();
+                sent += 1;
+            }
+        });
+        let counters = program.counters().unwrap().total;
+        assert_eq!(counters.passed_no_socket, sent, "{counters:?}");
+        assert_eq!(counters.passed(), sent, "{counters:?}");
+    });
+}
+
 /// Traffic over the wire: what matches no rule, and what has no socket, passes and is counted.
 #[test]
 fn packets_of_a_veth_are_counted() {
     let Some(lab) = Lab::for_test() else { return };
     lab.enter(|| {
         let program = attach(&near(&lab), AttachMode::Auto).unwrap();
-        let far = xskit_lab::RawPort::open(&lab.far).unwrap();
+        let far = RawPort::open(&lab.far).unwrap();
         for _ in 0..3 {
             far.send(&to_port(4242)).unwrap();
             far.send(&to_port(4243)).unwrap();
@@ -718,7 +991,7 @@ fn packets_of_a_veth_are_counted() {
         let counters = program.counters().unwrap();
         assert_eq!(counters.total.redirected, 1, "{counters:?}");
         let errors = counters.redirect_errors.expect("root may listen to the tracepoint");
-        assert_eq!(errors.total(), 1, "{errors:?}");
+        assert_eq!((errors.total(), errors.not_bound), (1, 1), "{errors:?}");
         drop(entry);
     });
 }

@@ -18,7 +18,7 @@ use std::{
 
 use nix::{
     errno::Errno,
-    poll::{PollFd, PollFlags, PollTimeout, poll},
+    poll::{PollFd, PollFlags, poll},
     sys::eventfd::{EfdFlags, EventFd},
 };
 
@@ -26,9 +26,10 @@ use crate::{
     Interest, Result, Socket, SocketConfig, Step,
     error::Error,
     ring::{Consumer, Desc, Producer, RingMemory, RingSize},
+    socket::whole_millis,
     sync::{Arc, Mutex, MutexGuard, lock},
     sys::uapi::XdpStatistics,
-    umem::Umem,
+    umem::{Umem, at},
 };
 
 /// A socket on the fake kernel, and the kernel behind it.
@@ -289,9 +290,7 @@ impl Kernel {
             if left.is_zero() {
                 return Ok(false);
             }
-            let left = Duration::from_millis(left.as_micros().div_ceil(1000) as u64);
-            let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-            poll(&mut [PollFd::new(self.event_fd(), PollFlags::POLLIN)], timeout)?;
+            poll(&mut [PollFd::new(self.event_fd(), PollFlags::POLLIN)], whole_millis(left))?;
         }
     }
 }
@@ -382,7 +381,7 @@ impl Rings {
         // packet fits the chunk by the check in `deliver`, and the address is masked to a chunk. An
         // address from outside the UMEM cannot be in the Fill ring but through `unsafe`.
         unsafe {
-            let to = memory.add(address as usize).as_ptr();
+            let to = at(memory, address).as_ptr();
             ptr::copy_nonoverlapping(packet.as_ptr(), to, packet.len());
         }
     }
@@ -393,7 +392,7 @@ impl Rings {
         // SAFETY: the frame came out of the TX ring, so that it is the kernel's, which we play; the
         // packet lies in a chunk by the check in `take`.
         unsafe {
-            let from = memory.add(desc.addr as usize).as_ptr();
+            let from = at(memory, desc.addr).as_ptr();
             ptr::copy_nonoverlapping(from, packet.as_mut_ptr(), packet.len());
         }
         packet

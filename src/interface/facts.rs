@@ -328,7 +328,7 @@ mod tests {
         };
         assert_eq!(
             other.to_string(),
-            "no driver, no carrier, MTU 1500, 1 active queue, zero-copy: this kernel cannot say, \
+            "no driver, no carrier, MTU 1500, 1 active queue (0), zero-copy: this kernel cannot say, \
              XDP program 7 attached (generic)"
         );
     }

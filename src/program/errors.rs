@@ -39,6 +39,16 @@ pub(super) fn object(error: EbpfError) -> Error {
     }
 }
 
+/// An error while a table of rules is filled.
+pub(super) fn table(error: MapError) -> Error {
+    match os_error(&error) {
+        Some(source) => {
+            permitted(Error::os(Step::LoadProgram, "cannot fill a table of rules", source))
+        }
+        None => corrupt(error),
+    }
+}
+
 /// An object that is not what it should be.
 pub(super) fn corrupt(reason: impl std::fmt::Display) -> Error {
     Error::new(

@@ -45,6 +45,8 @@ const ERRORS: &str = "ERRORS";
 pub struct Loaded {
     object: Cow<'static, [u8]>,
     options: ProgramOptions,
+    /// Whether the rules in force look at VLAN tags.
+    vlans: bool,
     /// The program in force and its tables of rules: all that an exchange replaces.
     generation: Ebpf,
     // What outlives an exchange.
@@ -119,6 +121,7 @@ impl Loaded {
         Ok(Self {
             object,
             options: options.clone(),
+            vlans: rules.use_vlans(),
             generation,
             sockets,
             socket_map,
@@ -163,6 +166,7 @@ impl Loaded {
         finish(&mut next)?;
         put_in_place(program_fd(&next)?)?;
         self.generation = next;
+        self.vlans = rules.use_vlans();
         Ok(())
     }
 
@@ -189,6 +193,10 @@ impl Loaded {
 
     pub(super) fn program_fd(&self) -> Result<BorrowedFd<'_>> {
         program_fd(&self.generation)
+    }
+
+    pub(super) fn uses_vlans(&self) -> bool {
+        self.vlans
     }
 
     pub(super) fn options(&self) -> &ProgramOptions {
@@ -285,14 +293,11 @@ fn finish(ebpf: &mut Ebpf) -> Result<()> {
     program.load().map_err(errors::program)
 }
 
-const CANNOT_FILL: &str = "cannot fill a table of rules";
-
 fn fill(ebpf: &mut Ebpf, name: &str, table: &Table<u16>) -> Result<()> {
     let map = ebpf.map_mut(name).ok_or_else(|| no_such_map(name))?;
-    let mut map: HashMap<_, u16, u64> =
-        map.try_into().map_err(|error| errors::map(error, CANNOT_FILL))?;
+    let mut map: HashMap<_, u16, u64> = map.try_into().map_err(errors::table)?;
     for (key, mask) in &table.entries {
-        map.insert(key, mask, 0).map_err(|error| errors::map(error, CANNOT_FILL))?;
+        map.insert(key, mask, 0).map_err(errors::table)?;
     }
     Ok(())
 }
@@ -300,10 +305,10 @@ fn fill(ebpf: &mut Ebpf, name: &str, table: &Table<u16>) -> Result<()> {
 /// An array has all its entries from the start, so each of them is set.
 fn fill_protocols(ebpf: &mut Ebpf, name: &str, table: &Table<u8>) -> Result<()> {
     let map = ebpf.map_mut(name).ok_or_else(|| no_such_map(name))?;
-    let mut map: Array<_, u64> = map.try_into().map_err(|error| errors::map(error, CANNOT_FILL))?;
+    let mut map: Array<_, u64> = map.try_into().map_err(errors::table)?;
     for protocol in 0..=u8::MAX {
         let mask = table.entries.get(&protocol).unwrap_or(&table.any);
-        map.set(protocol.into(), mask, 0).map_err(|error| errors::map(error, CANNOT_FILL))?;
+        map.set(protocol.into(), mask, 0).map_err(errors::table)?;
     }
     Ok(())
 }
@@ -314,11 +319,10 @@ fn fill_trie<const N: usize>(
     entries: impl Iterator<Item = (u32, [u8; N], u64)>,
 ) -> Result<()> {
     let map = ebpf.map_mut(name).ok_or_else(|| no_such_map(name))?;
-    let mut map: LpmTrie<_, [u8; N], u64> =
-        map.try_into().map_err(|error| errors::map(error, CANNOT_FILL))?;
+    let mut map: LpmTrie<_, [u8; N], u64> = map.try_into().map_err(errors::table)?;
     for (length, address, mask) in entries {
         let key = Key::new(length, address);
-        map.insert(&key, mask, 0).map_err(|error| errors::map(error, CANNOT_FILL))?;
+        map.insert(&key, mask, 0).map_err(errors::table)?;
     }
     Ok(())
 }

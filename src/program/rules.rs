@@ -97,7 +97,7 @@ impl Rules {
     }
 
     /// What [`push`](Self::push) would have refused, for rules that came all at once.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         let list = self.as_slice();
         if list.len() > MAX_RULES {
             return Err(too_many(list.len()));
@@ -160,7 +160,9 @@ impl Rule {
     /// with two tags (QinQ) the service provider's. 0 is a tag that carries a priority only; a
     /// packet without a tag matches no VLAN.
     ///
-    /// XDP sees no tag that the NIC has already taken out of the packet: switch its VLAN offload off.
+    /// XDP sees no tag that the NIC has taken out of the packet: rules with VLANs are refused there
+    /// until [`VlanOffload::disable`](crate::interface::VlanOffload::disable). On veth, the sender's
+    /// transmit offload hides it.
     pub fn vlan(mut self, id: u16) -> Self {
         self.vlan = Some(id);
         self
@@ -259,10 +261,8 @@ impl Rule {
                 ));
             }
         }
-        if let Some(protocol) = self.protocol
-            && ports
-            && !matches!(protocol, TCP | UDP | SCTP)
-        {
+        let without_ports = |protocol: &u8| !matches!(*protocol, TCP | UDP | SCTP);
+        if let Some(protocol) = self.protocol.filter(without_ports).filter(|_| ports) {
             return Err(asked(refused(format!(
                 "IP protocol {protocol} has no ports: TCP ({TCP}), UDP ({UDP}) and SCTP ({SCTP}) do"
             ))

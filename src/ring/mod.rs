@@ -59,3 +59,6 @@ pub type RxRing<'a> = ConsumerRing<'a, Desc>;
 #[doc(alias = "xsk_ring_cons")]
 #[doc(alias = "XDP_UMEM_COMPLETION_RING")]
 pub type CompletionRing<'a> = ConsumerRing<'a, u64>;
+
+#[cfg(test)]
+mod tests;

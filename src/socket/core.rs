@@ -1,14 +1,15 @@
 //! What the two halves of a socket have in common, and its end.
 
-use std::{any::Any, io};
+use std::io;
 
 use super::{Mode, endpoint::Endpoint, queue::Queue};
 use crate::{
     Error, ErrorKind, QueueId, Step,
+    program::Attachment,
     ring::{Consumer, Indices, Producer},
     sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, lock},
     sys::uapi::Desc,
-    umem::{Holder, Tally, Umem},
+    umem::{Holder, Tally, Umem, to_u32},
 };
 
 /// One AF_XDP socket, as both halves see it. Fields are dropped from top to bottom: the rings are
@@ -27,9 +28,8 @@ pub(crate) struct Core {
     tx_left: Mutex<Option<Producer<Desc>>>,
     pub(super) endpoint: Endpoint,
     pub(super) queue: Arc<Queue>,
-    /// What has to outlive the socket: its share of the program's attachment, since no program is
-    /// detached under a socket.
-    pub(super) kept: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
+    /// A share of the program's attachment: no program is detached under a socket.
+    pub(super) attachment: Mutex<Option<Attachment>>,
 }
 
 /// Counted by the receiving half, once per batch.
@@ -93,7 +93,7 @@ impl Core {
             tx_left: Mutex::default(),
             endpoint,
             queue,
-            kept: Mutex::default(),
+            attachment: Mutex::default(),
         });
         umem.counts().register(&core);
         core
@@ -152,9 +152,8 @@ impl Drop for Core {
             .filter(|desc| geometry.holds(desc.addr))
             .map(|desc| geometry.base(desc.addr))
             .collect();
-        let count = |frames: usize| u32::try_from(frames).unwrap_or(u32::MAX);
-        self.umem.counts().lose(count(received.len() - home.len()));
-        self.queue.filled.sub(count(received.len()));
+        self.umem.counts().lose(to_u32(received.len() - home.len()));
+        self.queue.filled.sub(to_u32(received.len()));
         self.umem.returned(&home);
         let unsent = lock(&self.tx_left).take().map_or(Vec::new(), Producer::into_untaken);
         self.queue.leave_unsent(unsent.iter().map(|desc| geometry.base(desc.addr)).collect());

@@ -83,8 +83,11 @@ fn poll_socket(fd: BorrowedFd<'_>, interest: Interest, timeout: Duration) -> io:
     let mut events = PollFlags::empty();
     events.set(PollFlags::POLLIN, interest.is_readable());
     events.set(PollFlags::POLLOUT, interest.is_writable());
-    // Whole milliseconds, rounded up: a shorter wait would spin on its remainder.
-    let timeout = Duration::from_millis(timeout.as_micros().div_ceil(1000) as u64);
-    let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
-    Ok(poll(&mut [PollFd::new(fd, events)], timeout)? > 0)
+    Ok(poll(&mut [PollFd::new(fd, events)], whole_millis(timeout))? > 0)
+}
+
+/// What `poll` takes: whole milliseconds, rounded up, since a shorter wait would spin on its remainder.
+pub(crate) fn whole_millis(timeout: Duration) -> PollTimeout {
+    let millis = timeout.as_micros().div_ceil(1000);
+    i32::try_from(millis).ok().and_then(|millis| millis.try_into().ok()).unwrap_or(PollTimeout::MAX)
 }

@@ -38,7 +38,6 @@ mod statistics;
 mod wait;
 
 use std::{
-    any::Any,
     fmt,
     os::fd::{AsFd, BorrowedFd},
     time::Duration,
@@ -47,6 +46,8 @@ use std::{
 pub use config::{CopyMode, SocketConfig};
 #[cfg(feature = "fake")]
 use endpoint::Endpoint;
+#[cfg(feature = "fake")]
+pub(crate) use endpoint::whole_millis;
 pub use receiver::Receiver;
 pub use rings::Rings;
 pub use sender::Sender;
@@ -56,8 +57,8 @@ pub use wait::{Interest, Ready};
 
 use crate::{
     Batch, Interface, QueueId, Result,
-    program::SocketMap,
-    sync::{Arc, lock},
+    program::{Attachment, SocketMap},
+    sync::lock,
     umem::Umem,
 };
 #[cfg(feature = "fake")]
@@ -182,9 +183,9 @@ impl Socket {
         Ok(())
     }
 
-    /// Keeps something until the socket is closed: its share of the program's attachment.
-    pub(crate) fn keep(&mut self, what: Arc<dyn Any + Send + Sync>) {
-        *lock(&self.receiver.core.kept) = Some(what);
+    /// Keeps a program attached until the socket is closed.
+    pub fn keep(&mut self, attachment: Attachment) {
+        *lock(&self.receiver.core.attachment) = Some(attachment);
     }
 
     /// Appends received packets to the batch, as many as it has room for; returns how many. The kernel

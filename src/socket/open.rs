@@ -36,6 +36,7 @@ const FRAME_OVERHEAD: u32 = 1024;
 const NET_RAW: &str = "CAP_NET_RAW is missing: run as root, or give the binary this capability";
 
 /// How a socket gets to its UMEM and queue.
+#[derive(Clone, Copy)]
 enum Way<'a> {
     /// It registers the memory itself.
     Register(CopyMode),
@@ -265,7 +266,7 @@ impl Opening<'_> {
     }
 
     /// The socket's own two rings, and how much it may have in flight.
-    fn rx_tx(&self, fd: &OwnedFd) -> Result<(Option<Consumer<Desc>>, Option<Producer<Desc>>)> {
+    fn rx_tx(&self, fd: &OwnedFd) -> Result<RxTx> {
         for (kind, size) in [(RingKind::Rx, self.config.rx), (RingKind::Tx, self.config.tx)] {
             if let Some(size) = size {
                 self.size(fd, kind, size)?;
@@ -330,6 +331,9 @@ impl Opening<'_> {
     }
 }
 
+/// A socket's own two rings.
+type RxTx = (Option<Consumer<Desc>>, Option<Producer<Desc>>);
+
 /// RX, TX, Fill and Completion.
 pub(super) type FourRings =
     (Option<Consumer<Desc>>, Option<Producer<Desc>>, Producer<u64>, Consumer<u64>);
@@ -373,7 +377,7 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
     opening.check()?;
     let fd = Arc::new(opening.socket()?);
     let (rx, tx) = opening.rx_tx(&fd)?;
-    let id = (core.queue.ifindex, core.queue.queue);
+    let id = (core.queue.ifindex, core.queue.id);
     xsk::bind(fd.as_fd(), id.0, id.1, libc::XDP_SHARED_UMEM, Some(first.as_fd()))
         .map_err(|source| opening.explain_bind(source, Duration::ZERO))?;
     // From here on the queue's rings are common property.

@@ -12,14 +12,14 @@ use super::{SocketConfig, endpoint::Endpoint};
 use crate::{
     ring::{Consumer, Indices, Producer, RingSize},
     sync::{Arc, AtomicU32, Mutex, MutexGuard, Ordering, lock},
-    umem::{Held, Holder, Tally, Umem},
+    umem::{Held, Holder, Tally, Umem, to_u32},
 };
 
 /// What is common to all sockets of a queue; gone with the last of them.
 pub(crate) struct Queue {
     pub(super) umem: Umem,
     pub(super) ifindex: u32,
-    pub(super) queue: u32,
+    pub(super) id: u32,
     pub(super) fill_size: RingSize,
     pub(super) completion_size: RingSize,
     /// The Completion ring, to look at; none at the end, since it keeps the ring mapped.
@@ -41,7 +41,7 @@ impl Queue {
     /// A queue with its rings, to be held by one socket for now.
     pub(crate) fn new(
         umem: &Umem,
-        (ifindex, queue): (u32, u32),
+        (ifindex, id): (u32, u32),
         config: &SocketConfig,
         completion: &Consumer<u64>,
         owner: Endpoint,
@@ -49,7 +49,7 @@ impl Queue {
         let queue = Arc::new(Self {
             umem: umem.clone(),
             ifindex,
-            queue,
+            id,
             fill_size: config.fill,
             completion_size: config.completion,
             completion_level: Some(completion.indices().clone()),
@@ -87,22 +87,18 @@ impl Drop for Queue {
         // the socket is closed, and what it took before it may still write.
         let completed = lock(&self.completion).take().map_or(Vec::new(), Consumer::into_ready);
         let home: Vec<u64> = completed.iter().filter_map(base).collect();
-        umem.counts().lose(count(completed.len() - home.len()));
-        self.sending.sub(count(completed.len()));
+        umem.counts().lose(to_u32(completed.len() - home.len()));
+        self.sending.sub(to_u32(completed.len()));
         umem.returned(&home);
         let mut known = lock(&self.fill).take().map_or(Vec::new(), Producer::into_untaken);
         known.append(&mut lock(&self.unsent));
         let held = self.filled.get().saturating_add(self.sending.get());
-        let unknown = held.saturating_sub(count(known.len()));
+        let unknown = held.saturating_sub(to_u32(known.len()));
         // Unmapped before it is closed: a mapped ring keeps the kernel's socket alive.
         self.completion_level = None;
         drop(self.owner.take());
-        umem.quarantine(Held { ifindex: self.ifindex, queue: self.queue, known, unknown });
+        umem.quarantine(Held { ifindex: self.ifindex, queue: self.id, known, unknown });
     }
-}
-
-fn count(frames: usize) -> u32 {
-    u32::try_from(frames).unwrap_or(u32::MAX)
 }
 
 /// A ring that a queue can hold for several sockets.

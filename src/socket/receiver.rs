@@ -18,7 +18,7 @@ use crate::{
     ring::{Consumer, Producer},
     sync::{Arc, Ordering},
     sys::uapi::Desc,
-    umem::{Cache, Taken},
+    umem::{Cache, Taken, to_u32},
 };
 
 /// Receives in a row that find nothing before the link is asked for: a loop that spins without ever
@@ -82,12 +82,12 @@ impl Receiver {
                 .error(Step::Receive, ErrorKind::Unsupported, "the socket only sends")
                 .hint("open it without `send_only`"));
         };
-        let received = rx.peek(u32::try_from(batch.room()).unwrap_or(u32::MAX));
+        let received = rx.peek(to_u32(batch.room()));
         let Taken { good, bad } = batch.receive(received, 0);
         core.rx.received.add(good);
         if bad > 0 {
             core.rx.lost.add(bad);
-            core.umem.counts().lose(u32::try_from(bad).unwrap_or(u32::MAX));
+            core.umem.counts().lose(to_u32(bad));
         }
         let sleeps = self.refill(good + bad, Some(batch), completed);
         if sleeps {
@@ -140,7 +140,7 @@ impl Receiver {
         let Self { fill, cache, target, core, .. } = self;
         let (queue, umem) = (&*core.queue, &core.umem);
         let sleeps = fill.with(queue, |ring| {
-            queue.filled.sub(u32::try_from(received).unwrap_or(u32::MAX));
+            queue.filled.sub(to_u32(received));
             let missing = target.saturating_sub(queue.filled.get());
             if missing > 0 {
                 let mut slots = ring.reserve_up_to(missing);
@@ -156,11 +156,11 @@ impl Receiver {
                     cache.with(rest, umem.pool()).fill(umem, &mut slots);
                 }
                 let filled = slots.submit();
-                queue.filled.add(u32::try_from(filled).unwrap_or(u32::MAX));
+                queue.filled.add(to_u32(filled));
             }
             ring.indices().needs_wakeup()
         });
-        core.rx.cached.store(u32::try_from(cache.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
+        core.rx.cached.store(to_u32(cache.len()), Ordering::Relaxed);
         sleeps
     }
 

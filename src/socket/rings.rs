@@ -80,24 +80,24 @@ impl Socket {
         let core = &*receiver.core;
         let (filled, sending) = (&core.queue.filled, &core.queue.sending);
         let rx = receiver.rx.as_mut().map(|ring| {
-            RxRing::new(Counted::new(Box::new(ring), |frames| {
+            RxRing::new(Counted::boxed(Box::new(ring), |frames| {
                 filled.sub(frames);
                 core.umem.counts().detach(frames.cast_signed());
             }))
         });
         let tx = sender.tx.as_mut().map(|ring| {
-            TxRing::new(Counted::new(Box::new(ring), |frames| {
+            TxRing::new(Counted::boxed(Box::new(ring), |frames| {
                 sending.add(frames);
                 core.umem.counts().detach(-frames.cast_signed());
             }))
         });
         let fill = receiver.fill.borrow(&core.queue);
-        let fill = FillRing::new(Counted::new(fill, |frames| {
+        let fill = FillRing::new(Counted::boxed(fill, |frames| {
             filled.add(frames);
             core.umem.counts().detach(-frames.cast_signed());
         }));
         let completion = sender.completion.borrow(&core.queue);
-        let completion = CompletionRing::new(Counted::new(completion, |frames| {
+        let completion = CompletionRing::new(Counted::boxed(completion, |frames| {
             sending.sub(frames);
             core.umem.counts().detach(frames.cast_signed());
         }));
@@ -130,7 +130,7 @@ struct Counted<'a, R: Positioned, S: FnMut(u32)> {
 }
 
 impl<'a, R: Positioned + 'a, S: FnMut(u32) + 'a> Counted<'a, R, S> {
-    fn new(
+    fn boxed(
         ring: Box<dyn DerefMut<Target = R> + 'a>,
         settle: S,
     ) -> Box<dyn DerefMut<Target = R> + 'a> {

@@ -18,7 +18,7 @@ use crate::{
     ring::{Consumer, Producer},
     sync::{Arc, Ordering, fence},
     sys::uapi::Desc,
-    umem::{self, Cache, Taken},
+    umem::{self, Cache, Taken, to_u32},
 };
 
 /// The sending half of a [`Socket`](super::Socket): one thread sends packets with it while another
@@ -62,17 +62,14 @@ impl Sender {
                 .error(Step::Send, ErrorKind::Unsupported, "the socket only receives")
                 .hint("open it without `receive_only`"));
         };
-        let mut slots = tx.reserve_up_to(u32::try_from(batch.len()).unwrap_or(u32::MAX));
-        let count = match batch.send(&mut slots) {
-            Some(count) => count,
-            None => {
-                core.tx.refused.add(batch.recycle_empty());
-                batch.send(&mut slots).unwrap_or(0)
-            }
-        };
+        let mut slots = tx.reserve_up_to(to_u32(batch.len()));
+        let count = batch.send(&mut slots).unwrap_or_else(|| {
+            core.tx.refused.add(batch.recycle_empty());
+            batch.send(&mut slots).unwrap_or(0)
+        });
         // Counted before they can complete.
         let Taken { good, bad } = self.completion.with(&core.queue, |ring| {
-            core.queue.sending.add(u32::try_from(count).unwrap_or(u32::MAX));
+            core.queue.sending.add(to_u32(count));
             reap(core, ring, Some(batch), &mut self.cache)
         });
         slots.submit();
@@ -130,7 +127,7 @@ impl Sender {
         core.tx.completed.add(good);
         if bad > 0 {
             core.tx.lost.add(bad);
-            core.umem.counts().lose(u32::try_from(bad).unwrap_or(u32::MAX));
+            core.umem.counts().lose(to_u32(bad));
         }
         self.note_cache();
     }
@@ -138,7 +135,7 @@ impl Sender {
     /// Publishes the number that `audit` adds up.
     pub(super) fn note_cache(&self) {
         let core = &self.core;
-        let cached = u32::try_from(self.cache.len()).unwrap_or(u32::MAX);
+        let cached = to_u32(self.cache.len());
         core.tx.cached.store(cached, Ordering::Relaxed);
     }
 
@@ -169,7 +166,8 @@ impl Sender {
         let mut level = tx.indices().level();
         // In copy mode a call takes 32 packets or more, or drops one: this many calls are enough
         // while each makes progress.
-        for _ in 0..=level {
+        let calls = level + 1;
+        for _ in 0..calls {
             core.tx.wakeups.add(1);
             let Err(error) = core.endpoint.kick_tx() else { return Ok(()) };
             match error.raw_os_error() {
@@ -208,7 +206,7 @@ fn reap(
     cache: &mut Cache,
 ) -> Taken {
     let taken = umem::complete(&core.umem, ring.peek(u32::MAX), batch, cache);
-    core.queue.sending.sub(u32::try_from(taken.good + taken.bad).unwrap_or(u32::MAX));
+    core.queue.sending.sub(to_u32(taken.good + taken.bad));
     taken
 }
 

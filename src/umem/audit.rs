@@ -171,7 +171,7 @@ impl BatchCount {
 impl Holder for BatchCount {
     fn count(&self, tally: &mut Tally) {
         let both = self.0.load(Ordering::Relaxed);
-        tally.batch += i64::from((both >> 32) as u32);
-        tally.free += i64::from(both as u32);
+        tally.batch += (both >> 32).cast_signed();
+        tally.free += (both & u64::from(u32::MAX)).cast_signed();
     }
 }

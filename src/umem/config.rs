@@ -96,7 +96,7 @@ impl UmemConfig {
             )));
         }
         let page = crate::sys::page_size();
-        if start.addr().get() % page != 0 {
+        if !start.addr().get().is_multiple_of(page) {
             return Err(Error::invalid(format!(
                 "memory at {start:p} is not aligned to {page} bytes"
             )));

@@ -1,6 +1,6 @@
 //! Free frames: the pool that all share, and the cache that each half of a socket has.
 
-use super::{Batch, Place, Taken, Umem};
+use super::{Batch, Place, Taken, Umem, to_u32};
 use crate::{
     ring::{Peeked, Producer, Reserved},
     sync::{AtomicU32, Mutex, Ordering, lock},
@@ -21,7 +21,7 @@ pub(crate) struct Pool {
 impl Pool {
     pub(super) fn new(addresses: impl DoubleEndedIterator<Item = u64>) -> Self {
         let frames: Vec<u64> = addresses.rev().collect();
-        let len = AtomicU32::new(count(frames.len()));
+        let len = AtomicU32::new(to_u32(frames.len()));
         Self { frames: Mutex::new(frames), len }
     }
 
@@ -60,12 +60,8 @@ impl Pool {
     }
 
     fn note(&self, frames: &[u64]) {
-        self.len.store(count(frames.len()), Ordering::Relaxed);
+        self.len.store(to_u32(frames.len()), Ordering::Relaxed);
     }
-}
-
-fn count(frames: usize) -> u32 {
-    u32::try_from(frames).unwrap_or(u32::MAX)
 }
 
 /// Free frames that somebody owns: a batch its spare ones, a cache what it holds. Each is the first
@@ -234,7 +230,7 @@ impl<'a> Prefilled<'a> {
 
     /// The socket is bound, and the frames are the kernel's; returns how many.
     pub(crate) fn keep(mut self) -> u32 {
-        count(std::mem::take(&mut self.frames).len())
+        to_u32(std::mem::take(&mut self.frames).len())
     }
 }
 

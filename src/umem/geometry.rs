@@ -124,7 +124,7 @@ impl Geometry {
 
     /// How far into its chunk an address lies.
     pub(crate) fn offset(&self, address: u64) -> u32 {
-        (address & self.mask()) as u32
+        u32::try_from(address & self.mask()).expect("a chunk's offsets fit a u32")
     }
 
     /// The number of the chunk in which an address lies.

@@ -26,6 +26,22 @@ pub enum Pages {
 /// Who owns adopted memory; dropped when no socket can reach it any more.
 pub(super) type Owner = Box<dyn Any + Send + Sync>;
 
+/// Where an address lies.
+///
+/// # Safety
+///
+/// The memory begins at `start`, and the address lies in it.
+#[inline]
+pub(crate) unsafe fn at(start: NonNull<u8>, address: u64) -> NonNull<u8> {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "mapped memory has less than usize::MAX bytes"
+    )]
+    let offset = address as usize;
+    // SAFETY: within the memory, by the caller's word.
+    unsafe { start.add(offset) }
+}
+
 pub(crate) struct Memory {
     start: NonNull<u8>,
     owner: MemoryOwner,

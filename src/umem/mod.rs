@@ -33,6 +33,7 @@ pub use geometry::ChunkSize;
 use geometry::Geometry;
 use memory::Memory;
 pub use memory::Pages;
+pub(crate) use memory::at;
 pub use packet::{NoRoom, Packet, PacketMut};
 pub(crate) use place::Place;
 use place::Places;
@@ -208,6 +209,12 @@ impl Drop for Shared {
             self.memory.leak_owner();
         }
     }
+}
+
+/// A number of frames, which a UMEM has less than 2^32 of.
+#[inline]
+pub(crate) fn to_u32(frames: usize) -> u32 {
+    u32::try_from(frames).unwrap_or(u32::MAX)
 }
 
 /// Bytes of memory that this machine has.

@@ -2,7 +2,7 @@
 
 use std::{fmt, mem, ptr::NonNull, slice};
 
-use super::{Batch, Geometry};
+use super::{Batch, Geometry, at};
 use crate::sys::uapi::{Desc, XDP_PKT_CONTD};
 
 /// A packet in a [`Batch`], to read: one frame, or several when it is larger than a chunk.
@@ -51,7 +51,7 @@ impl std::error::Error for NoRoom {}
 unsafe fn bytes<'a>(memory: NonNull<u8>, desc: &Desc) -> &'a [u8] {
     // SAFETY: a batch holds only descriptors that lie in one chunk of the mapped, initialised memory;
     // the batch owns the chunk, so that neither the kernel nor another batch writes it meanwhile.
-    unsafe { slice::from_raw_parts(memory.add(desc.addr as usize).as_ptr(), desc.len as usize) }
+    unsafe { slice::from_raw_parts(at(memory, desc.addr).as_ptr(), desc.len as usize) }
 }
 
 /// # Safety
@@ -59,7 +59,7 @@ unsafe fn bytes<'a>(memory: NonNull<u8>, desc: &Desc) -> &'a [u8] {
 /// As [`bytes`], and the borrow is exclusive.
 unsafe fn bytes_mut<'a>(memory: NonNull<u8>, desc: &mut Desc) -> &'a mut [u8] {
     // SAFETY: as in `bytes`; exclusive by the caller's word.
-    unsafe { slice::from_raw_parts_mut(memory.add(desc.addr as usize).as_ptr(), desc.len as usize) }
+    unsafe { slice::from_raw_parts_mut(at(memory, desc.addr).as_ptr(), desc.len as usize) }
 }
 
 fn length(descs: &[Desc]) -> usize {
@@ -132,14 +132,11 @@ impl<'a> PacketMut<'a> {
         self.descs.iter_mut().map(move |desc| unsafe { bytes_mut(memory, desc) })
     }
 
-    fn last(&mut self) -> &mut Desc {
-        self.descs.last_mut().expect("a packet has at least one frame")
-    }
-
     /// The longest this packet can become by [`set_len`](Self::set_len).
     pub fn max_len(&self) -> usize {
-        let (last, rest) = self.descs.split_last().expect("a packet has at least one frame");
-        length(rest) + (self.geometry.chunk_bytes() - self.geometry.offset(last.addr)) as usize
+        let last = self.descs.len() - 1;
+        let room = self.geometry.chunk_bytes() - self.geometry.offset(self.descs[last].addr);
+        length(&self.descs[..last]) + room as usize
     }
 
     /// Makes the packet `len` bytes long, by moving the end of its last frame. Bytes that appear are
@@ -150,12 +147,13 @@ impl<'a> PacketMut<'a> {
     /// [`NoRoom`] if the chunk ends before, or if the packet's last frame begins after `len`; the packet
     /// is as it was.
     pub fn set_len(&mut self, len: usize) -> Result<(), NoRoom> {
-        let before = length(&self.descs[..self.descs.len() - 1]);
+        let last = self.descs.len() - 1;
+        let before = length(&self.descs[..last]);
         let possible = self.max_len();
         if len > possible || len < before {
             return Err(NoRoom { asked: len, possible });
         }
-        self.last().len = narrow(len - before);
+        self.descs[last].len = narrow(len - before);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Frames that the kernel may still reach after their socket was closed.
 
-use super::Umem;
+use super::{Umem, to_u32};
 
 /// What the kernel held for one queue when its last socket closed.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(super) struct Quarantine {
 pub(super) fn frames(quarantine: &Quarantine) -> u32 {
     let held: usize =
         quarantine.held.iter().map(|held| held.known.len() + held.unknown as usize).sum();
-    u32::try_from(held).unwrap_or(u32::MAX) + quarantine.stray
+    to_u32(held) + quarantine.stray
 }
 
 impl Quarantine {

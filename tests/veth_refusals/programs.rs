@@ -1,8 +1,17 @@
 //! BPF objects and maps that are not what they should be.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::{
+    env, fs,
+    os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
+    process,
+};
 
 use aya::maps::{Map, MapData};
+use nix::{
+    mount::{MsFlags, mount, umount},
+    sched::{CloneFlags, unshare},
+};
 use xskit::{
     AttachMode, ErrorKind, ProgramOptions, Rules, Socket, SocketMap, Step, program::Loaded,
 };
@@ -173,39 +182,27 @@ fn all_sorted(umem: &xskit::Umem) {
 }
 
 /// A bpffs that this thread alone sees; gone with it.
-struct Pins(std::path::PathBuf);
+struct Pins(PathBuf);
 
 impl Pins {
-    #[allow(unsafe_code, reason = "calls mount(2)")]
     fn mount() -> Self {
-        let directory = std::env::temp_dir().join(format!("xskit-pins-{}", std::process::id()));
-        std::fs::create_dir(&directory).unwrap();
-        let path = std::ffi::CString::new(directory.to_str().unwrap()).unwrap();
-        // SAFETY: strings that end with NUL and live through the calls; the mounts are those of a
-        // namespace that only this thread is in.
-        unsafe {
-            assert_eq!(libc::unshare(libc::CLONE_NEWNS), 0);
-            let nothing = std::ptr::null();
-            let private = libc::MS_REC | libc::MS_PRIVATE;
-            let root = c"/".as_ptr();
-            assert_eq!(libc::mount(nothing, root, nothing, private, nothing.cast()), 0);
-            let bpf = c"bpf".as_ptr();
-            assert_eq!(libc::mount(bpf, path.as_ptr(), bpf, 0, nothing.cast()), 0);
-        }
+        let directory = env::temp_dir().join(format!("xskit-pins-{}", process::id()));
+        fs::create_dir(&directory).unwrap();
+        let none: Option<&str> = None;
+        unshare(CloneFlags::CLONE_NEWNS).unwrap();
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+        mount(Some("bpffs"), &directory, Some("bpf"), MsFlags::empty(), none).unwrap();
         Self(directory)
     }
 
-    fn at(&self, name: &str) -> std::path::PathBuf {
+    fn at(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 }
 
 impl Drop for Pins {
-    #[allow(unsafe_code, reason = "calls umount2(2)")]
     fn drop(&mut self) {
-        let path = std::ffi::CString::new(self.0.to_str().unwrap()).unwrap();
-        // SAFETY: a string that ends with NUL and lives through the call.
-        unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
-        drop(std::fs::remove_dir(&self.0));
+        umount(&self.0).unwrap();
+        fs::remove_dir(&self.0).unwrap();
     }
 }

@@ -1,6 +1,6 @@
 //! Rules that cannot be, or cannot be kept.
 
-use xskit::{ErrorKind, Rule, Rules, Step, port::VlanTags};
+use xskit::{ErrorKind, Rule, Rules, Step, program::VlanTags};
 use xskit_lab::Lab;
 
 use crate::bench::{

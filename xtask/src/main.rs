@@ -3,6 +3,8 @@
 mod cargo;
 mod ci;
 mod demo;
+mod ebpf;
+mod load;
 mod test;
 
 use std::process::ExitCode;
@@ -22,6 +24,8 @@ enum Task {
     Demo(demo::Demo),
     Test(test::Test),
     Ci(ci::Ci),
+    BuildEbpf(ebpf::BuildEbpf),
+    Load(load::Load),
 }
 
 fn main() -> ExitCode {
@@ -29,6 +33,8 @@ fn main() -> ExitCode {
         Task::Demo(demo) => demo.run(),
         Task::Test(test) => test.run(),
         Task::Ci(ci) => ci.run(),
+        Task::BuildEbpf(build) => build.run(),
+        Task::Load(load) => load.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
