@@ -147,6 +147,10 @@ impl Error {
     ) -> Self {
         let source = source.into();
         let mut error = Self::new(step, kind_of(&source), reason);
+        if matches!(source.raw_os_error(), Some(libc::EMFILE)) {
+            // Whichever call it is that meets the limit first.
+            error.0.hint = Some("too many open files: raise RLIMIT_NOFILE (ulimit -n)".into());
+        }
         error.0.source = Some(source);
         error
     }

@@ -49,11 +49,12 @@ impl Interface {
     /// # Ok::<(), xskit::Error>(())
     /// ```
     pub fn by_name(name: &str) -> Result<Self> {
-        check_name(name)?;
+        check_name(name).map_err(name_those_there)?;
         match netlink::link_by_name(name) {
             Ok(link) => Ok(Self::from(link)),
-            Err(NetlinkRefusal { errno: Errno::ENODEV, .. }) => {
-                Err(not_found(format!("no interface `{name}` in this network namespace")))
+            Err(NetlinkRefusal { errno: errno @ Errno::ENODEV, .. }) => {
+                Err(not_found(format!("no interface `{name}` in this network namespace"), errno)
+                    .on(name))
             }
             Err(refusal) => Err(refused("cannot be asked for", refusal).on(name)),
         }
@@ -71,10 +72,12 @@ impl Interface {
         match link {
             Ok(link) => Ok(Self::from(link)),
             Err(NetlinkRefusal {
-                errno: Errno::ENODEV | Errno::EINVAL | Errno::ERANGE, ..
-            }) => {
-                Err(not_found(format!("no interface of index {index} in this network namespace")))
-            }
+                errno: errno @ (Errno::ENODEV | Errno::EINVAL | Errno::ERANGE),
+                ..
+            }) => Err(not_found(
+                format!("no interface of index {index} in this network namespace"),
+                errno,
+            )),
             Err(refusal) => {
                 Err(refused(format!("interface of index {index} cannot be asked for"), refusal))
             }
@@ -122,6 +125,7 @@ impl Interface {
         Error::os(Step::Interface, reason, Errno::ENODEV)
             .with_kind(ErrorKind::LinkGone)
             .on(&self.name)
+            .hint("once there is one of this name again, look it up anew: Interface::by_name")
     }
 }
 
@@ -153,10 +157,13 @@ fn check_name(name: &str) -> Result<()> {
     Err(Error::new(Step::Interface, ErrorKind::InvalidInput, fault).asked(format!("{name:?}")))
 }
 
-fn not_found(reason: String) -> Error {
+fn not_found(reason: String, errno: Errno) -> Error {
+    name_those_there(Error::os(Step::Interface, reason, errno).with_kind(ErrorKind::NotFound))
+}
+
+fn name_those_there(error: Error) -> Error {
     /// More would bury the sentence.
     const SHOWN: usize = 16;
-    let error = Error::new(Step::Interface, ErrorKind::NotFound, reason);
     match netlink::link_names() {
         Ok(names) if names.len() > SHOWN => {
             let (shown, rest) = names.split_at(SHOWN);

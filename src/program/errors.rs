@@ -74,12 +74,23 @@ pub(super) fn program(error: ProgramError) -> Error {
                 .any(|statistics| line.starts_with(statistics))
     });
     match verdict {
-        Some(verdict) => Error::os(
-            Step::LoadProgram,
-            format!("the kernel's verifier refuses the program ({verdict})"),
-            source,
-        )
-        .with_kind(ErrorKind::Corrupt),
+        Some(verdict) => {
+            let error = Error::os(
+                Step::LoadProgram,
+                format!("the kernel's verifier refuses the program ({verdict})"),
+                source,
+            );
+            if effective().is_some_and(lacks_perfmon) {
+                error.with_kind(ErrorKind::Permission).hint(
+                    "missing CAP_PERFMON: without it the verifier forbids arithmetic that the program \
+                     needs; run as root, or give the binary this capability",
+                )
+            } else {
+                error.with_kind(ErrorKind::Corrupt).hint(
+                    "the kernel may be older than the program needs: cargo xtask load --check",
+                )
+            }
+        }
         None => permitted(Error::os(Step::LoadProgram, "the kernel refuses the program", source)),
     }
 }
@@ -89,8 +100,7 @@ pub(super) fn permitted(error: Error) -> Error {
     if error.raw_os_error() != Some(libc::EPERM) {
         return error;
     }
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    match missing(&status) {
+    match effective().map(missing) {
         Some(missing) if missing.is_empty() => error.hint(
             "the capabilities are there: in a user namespace they do not count for BPF; before \
              Linux 5.11 raise RLIMIT_MEMLOCK (ulimit -l unlimited)",
@@ -99,18 +109,32 @@ pub(super) fn permitted(error: Error) -> Error {
             "missing {}: run as root, or give the binary these capabilities",
             missing.join(", ")
         )),
-        None => error.hint("BPF and XDP need CAP_BPF and CAP_NET_ADMIN: run as root"),
+        None => error.hint("BPF and XDP need CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: run as root"),
     }
 }
 
 const NET_ADMIN: u32 = 12;
 const SYS_ADMIN: u32 = 21;
+const PERFMON: u32 = 38;
 const BPF: u32 = 39;
 
-/// The capabilities among those needed that a process with this `/proc/…/status` lacks.
-fn missing(status: &str) -> Option<Vec<&'static str>> {
+/// The calling thread's effective capabilities.
+fn effective() -> Option<u64> {
+    effective_in(&std::fs::read_to_string("/proc/thread-self/status").ok()?)
+}
+
+fn effective_in(status: &str) -> Option<u64> {
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
-    let effective = u64::from_str_radix(effective.trim(), 16).ok()?;
+    u64::from_str_radix(effective.trim(), 16).ok()
+}
+
+/// CAP_SYS_ADMIN includes CAP_PERFMON, as it does CAP_BPF.
+fn lacks_perfmon(effective: u64) -> bool {
+    effective & (1 << PERFMON | 1 << SYS_ADMIN) == 0
+}
+
+/// The capabilities that loading the program takes and that are not among the effective ones.
+fn missing(effective: u64) -> Vec<&'static str> {
     let has = |capability: u32| effective & 1 << capability != 0;
     let mut missing = Vec::new();
     // CAP_SYS_ADMIN includes CAP_BPF, from the time before there was such a thing.
@@ -120,7 +144,10 @@ fn missing(status: &str) -> Option<Vec<&'static str>> {
     if !has(NET_ADMIN) {
         missing.push("CAP_NET_ADMIN");
     }
-    Some(missing)
+    if lacks_perfmon(effective) {
+        missing.push("CAP_PERFMON");
+    }
+    missing
 }
 
 #[cfg(test)]
@@ -129,11 +156,11 @@ mod tests {
 
     #[test]
     fn missing_capabilities_are_named() {
-        let with = |bits: u64| missing(&format!("Name:\tx\nCapEff:\t{bits:016x}\n"));
-        assert_eq!(with(0), Some(vec!["CAP_BPF", "CAP_NET_ADMIN"]));
-        assert_eq!(with(1 << BPF), Some(vec!["CAP_NET_ADMIN"]));
-        assert_eq!(with(1 << NET_ADMIN), Some(vec!["CAP_BPF"]));
-        assert_eq!(with(1 << NET_ADMIN | 1 << SYS_ADMIN), Some(vec![]));
-        assert_eq!(missing("Name:\tx\n"), None);
+        assert_eq!(missing(0), ["CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON"]);
+        assert_eq!(missing(1 << BPF), ["CAP_NET_ADMIN", "CAP_PERFMON"]);
+        assert_eq!(missing(1 << NET_ADMIN | 1 << PERFMON), ["CAP_BPF"]);
+        assert!(missing(1 << NET_ADMIN | 1 << SYS_ADMIN).is_empty());
+        assert_eq!(effective_in("Name:\tx\nCapEff:\t00000000000000a0\n"), Some(0xa0));
+        assert_eq!(effective_in("Name:\tx\n"), None);
     }
 }

@@ -83,7 +83,7 @@ impl Loaded {
     /// # Errors
     ///
     /// `InvalidInput` for rules that contradict themselves and for no sockets at all, `Permission`
-    /// without CAP_BPF and CAP_NET_ADMIN.
+    /// without CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.
     pub fn new(rules: &Rules, options: &ProgramOptions) -> Result<Self> {
         Self::load(Cow::Borrowed(if options.frags { FRAGS } else { PLAIN }), rules, options)
     }
@@ -373,7 +373,8 @@ pub(super) fn attach_error(
             "end the process that attached it, or try: ip link set dev {} xdp off",
             interface.name()
         )),
-        Some(libc::EOPNOTSUPP) if native => error.hint("generic mode works everywhere"),
+        Some(libc::EOPNOTSUPP) if native => error
+            .hint("generic mode works everywhere: AttachMode::Generic, or Auto to fall back to it"),
         Some(libc::ERANGE) if !options.frags => error
             .with_kind(ErrorKind::Unsupported)
             .hint("ask for frags (multi-buffer, Linux 6.6), or lower the MTU"),

@@ -44,9 +44,14 @@ impl SocketMap {
     pub fn from_pin(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let map = MapData::from_pin(path).map_err(|error| {
-            errors::map(error, "cannot open the pinned map").asked(path.display().to_string())
+            let error = errors::map(error, "cannot open the pinned map");
+            match error.kind() {
+                ErrorKind::NotFound => error.hint("look for it: bpftool map show, with --bpffs"),
+                _ => error,
+            }
+            .asked(path.display().to_string())
         })?;
-        Self::from_data(map)
+        Self::from_data(map).map_err(|error| error.asked(path.display().to_string()))
     }
 
     /// The map behind this file descriptor, such as one received over a Unix socket.
@@ -59,6 +64,7 @@ impl SocketMap {
             Some(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 Error::os(Step::Map, "the file descriptor is not that of a BPF map", error)
                     .with_kind(ErrorKind::Corrupt)
+                    .hint("AF_XDP sockets need a map of type XSKMAP")
             }
             _ => errors::map(error, "cannot ask what the map is"),
         })?;

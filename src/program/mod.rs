@@ -128,8 +128,8 @@ impl Program {
     ///
     /// `Busy` where the interface has an XDP program already, `Unsupported` where the driver has no
     /// native mode and it was asked for, where the MTU needs frags, or where rules are on VLANs and
-    /// the NIC takes the tags off, `Permission` without CAP_BPF and CAP_NET_ADMIN, `InvalidInput` for rules that contradict themselves. Where the driver gives
-    /// a reason, the error has it.
+    /// the NIC takes the tags off, `Permission` without CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON,
+    /// `InvalidInput` for rules that contradict themselves. Where the driver gives a reason, the error has it.
     pub fn attach(
         interface: &Interface,
         rules: &Rules,
@@ -200,6 +200,8 @@ impl Program {
     /// `InvalidInput` for rules that contradict themselves, `Unsupported` for rules on VLANs where
     /// the NIC hides the tags. After any error, the old rules hold.
     pub fn set_rules(&self, rules: &Rules) -> Result<()> {
+        // Before an offload is switched off for rules that cannot be.
+        rules.check().map_err(|error| error.on(self.interface.name()))?;
         let mut vlan_offload =
             self.attachment.0.vlan_offload.lock().unwrap_or_else(PoisonError::into_inner);
         if vlan_offload.is_none() {

@@ -208,9 +208,12 @@ impl Rule {
         }
         match self.ether_type {
             Some(length @ 0..0x0600) => {
-                return Err(asked(refused(format!(
-                    "EtherType {length:#06x} is below 0x0600: such a field holds a length"
-                ))));
+                return Err(asked(
+                    refused(format!(
+                        "EtherType {length:#06x} is below 0x0600: such a field holds a length"
+                    ))
+                    .hint("EtherTypes begin at 0x0600"),
+                ));
             }
             Some(tag @ (0x8100 | 0x88a8)) => {
                 return Err(asked(
@@ -221,37 +224,49 @@ impl Rule {
             _ => {}
         }
         if let Some(id @ 4095..) = self.vlan {
-            return Err(asked(refused(format!("VLAN id {id} is not within 0–4094"))));
+            return Err(asked(
+                refused(format!("VLAN id {id} is not within 0–4094"))
+                    .hint("4095 is reserved; a rule without vlan takes packets of every VLAN"),
+            ));
         }
-        let version = match (self.source, self.destination) {
-            (Some(source), Some(destination)) if source.is_ipv4() != destination.is_ipv4() => {
-                return Err(asked(refused(format!(
+        let version =
+            match (self.source, self.destination) {
+                (Some(source), Some(destination)) if source.is_ipv4() != destination.is_ipv4() => {
+                    return Err(asked(refused(format!(
                     "source {source} and destination {destination} are of different IP versions"
-                ))));
-            }
-            (Some(prefix), _) | (None, Some(prefix)) => {
-                Some(if prefix.is_ipv4() { IPV4 } else { IPV6 })
-            }
-            (None, None) => None,
-        };
+                ))
+                .hint("make two rules, one of each version")));
+                }
+                (Some(prefix), _) | (None, Some(prefix)) => {
+                    Some(if prefix.is_ipv4() { IPV4 } else { IPV6 })
+                }
+                (None, None) => None,
+            };
         let ports = self.source_port.is_some() || self.destination_port.is_some();
         if let Some(ether_type) = self.ether_type {
             if let Some(version) = version.filter(|&version| version != ether_type) {
-                return Err(asked(refused(format!(
-                    "the addresses are of EtherType {version:#06x}, not {ether_type:#06x}"
-                ))));
+                return Err(asked(
+                    refused(format!(
+                        "the addresses are of EtherType {version:#06x}, not {ether_type:#06x}"
+                    ))
+                    .hint("leave the EtherType out: addresses imply it"),
+                ));
             }
             if (ports || self.protocol.is_some()) && !matches!(ether_type, IPV4 | IPV6) {
-                return Err(asked(refused(format!(
-                    "protocol and ports belong to IP, not to EtherType {ether_type:#06x}"
-                ))));
+                return Err(asked(
+                    refused(format!(
+                        "protocol and ports belong to IP, not to EtherType {ether_type:#06x}"
+                    ))
+                    .hint("leave one of them out, or make two rules"),
+                ));
             }
         }
         let without_ports = |protocol: &u8| !matches!(*protocol, TCP | UDP | SCTP);
         if let Some(protocol) = self.protocol.filter(without_ports).filter(|_| ports) {
             return Err(asked(refused(format!(
                 "IP protocol {protocol} has no ports: TCP ({TCP}), UDP ({UDP}) and SCTP ({SCTP}) do"
-            ))));
+            ))
+            .hint("leave the ports out, or make two rules")));
         }
         Ok(())
     }

@@ -32,6 +32,9 @@ const BUSY_ZERO_COPY: Duration = Duration::from_secs(10);
 /// What the kernel charges to SO_SNDBUF for a frame in flight, beside its bytes: a bound.
 const FRAME_OVERHEAD: u32 = 1024;
 
+/// What to do where AF_XDP sockets are not permitted.
+const NET_RAW: &str = "CAP_NET_RAW is missing: run as root, or give the binary this capability";
+
 /// How a socket gets to its UMEM and queue.
 #[derive(Clone, Copy)]
 enum Way<'a> {
@@ -90,10 +93,13 @@ impl Opening<'_> {
         if self.config.rx.is_none() && self.config.tx.is_none() {
             return bad("a socket without RX and TX ring", "leave one of them");
         }
-        let facts = self.interface.facts()?;
+        let facts = self.interface.facts().map_err(|error| self.name(error))?;
         if !facts.up {
             let error = Error::new(Step::Bind, ErrorKind::LinkDown, "the interface is down");
-            return Err(self.name(error).hint("set it up first: ip link set dev NAME up"));
+            let name = self.interface.name();
+            return Err(self
+                .name(error)
+                .hint(format!("set it up first: ip link set dev {name} up")));
         }
         let active = facts.queues.active;
         if self.queue.get() >= active {
@@ -231,9 +237,8 @@ impl Opening<'_> {
         xsk::socket().map_err(|source| {
             let error = self.failed(Step::OpenSocket, "AF_XDP", source);
             match error.raw_os_error() {
-                Some(libc::EPERM) => error.hint("CAP_NET_RAW is missing"),
+                Some(libc::EPERM) => error.hint(NET_RAW),
                 Some(libc::EAFNOSUPPORT) => error.hint("the kernel lacks CONFIG_XDP_SOCKETS"),
-                Some(libc::EMFILE) => error.hint("too many open files: raise RLIMIT_NOFILE"),
                 _ => error,
             }
         })
@@ -320,7 +325,7 @@ impl Opening<'_> {
                 tried.as_millis()
             )),
             Some(libc::EOPNOTSUPP) => error.hint("the driver cannot do that"),
-            Some(libc::EPERM) => error.hint("CAP_NET_RAW is missing"),
+            Some(libc::EPERM) => error.hint(NET_RAW),
             _ => error,
         }
     }

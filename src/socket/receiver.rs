@@ -78,7 +78,9 @@ impl Receiver {
             return Err(wrong_umem(core, Step::Receive));
         }
         let Some(rx) = &mut self.rx else {
-            return Err(core.error(Step::Receive, ErrorKind::Unsupported, "the socket only sends"));
+            return Err(core
+                .error(Step::Receive, ErrorKind::Unsupported, "the socket only sends")
+                .hint("open it without `send_only`"));
         };
         let received = rx.peek(to_u32(batch.room()));
         let Taken { good, bad } = batch.receive(received, 0);

@@ -65,7 +65,9 @@ impl Sender {
             ));
         }
         let Some(tx) = &mut self.tx else {
-            return Err(core.error(Step::Send, ErrorKind::Unsupported, "the socket only receives"));
+            return Err(core
+                .error(Step::Send, ErrorKind::Unsupported, "the socket only receives")
+                .hint("open it without `receive_only`"));
         };
         let mut slots = tx.reserve_up_to(to_u32(batch.len()));
         let count = batch.send(&mut slots).unwrap_or_else(|| {

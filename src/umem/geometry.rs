@@ -76,7 +76,8 @@ impl Geometry {
             return Err(Error::invalid(format!(
                 "a headroom of {headroom} bytes: a chunk of {chunk} has room for {most}, since the \
                  kernel keeps {XDP_HEADROOM} bytes before a packet and {SHARED_INFO} after it"
-            )));
+            ))
+            .hint(format!("use at most {most}")));
         }
         Ok(Self { chunk, chunks, headroom })
     }

@@ -1,0 +1,199 @@
+//! Capabilities that are missing, and limits that are too low.
+
+use std::thread;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use xskit::{ErrorKind, RingSize, Socket, SocketConfig, Step, Umem, UmemConfig};
+use xskit_lab::{Lab, LabConfig, Need};
+
+use crate::bench::{
+    Expected, all_free, alone, alone_in_user_namespace, keep_capabilities, near, nothing_attached,
+    port, refused, rings, umem, works,
+};
+
+const NET_ADMIN: u32 = 12;
+const NET_RAW: u32 = 13;
+const PERFMON: u32 = 38;
+const BPF: u32 = 39;
+
+fn expected<'a>(step: Step, kind: ErrorKind, errno: i32, says: &'a [&'a str]) -> Expected<'a> {
+    Expected { step, kind, interface: Some("near0"), queue: None, errno: Some(errno), says }
+}
+
+/// Runs `work` where the near end is, with no capabilities but these.
+fn with_only(lab: &Lab, capabilities: &[u32], work: impl FnOnce() + Send) {
+    lab.enter(|| {
+        keep_capabilities(capabilities);
+        work();
+    });
+}
+
+const NO_SOCKET: Expected<'_> = Expected {
+    step: Step::OpenSocket,
+    kind: ErrorKind::Permission,
+    interface: Some("near0"),
+    queue: Some(0),
+    errno: Some(libc::EPERM),
+    says: &["CAP_NET_RAW is missing", "run as root"],
+};
+
+/// A port opened with these capabilities alone, as the first thing that the process does with BPF.
+fn port_with(capabilities: &[u32], expected: &Expected<'_>) {
+    let Some(lab) = Lab::for_test() else { return };
+    let umem = umem();
+    with_only(&lab, capabilities, || expected.is(&refused(|| port(&umem).open())));
+    all_free(&umem);
+    nothing_attached(&lab);
+}
+
+fn no_program<'a>(says: &'a [&'a str]) -> Expected<'a> {
+    expected(Step::LoadProgram, ErrorKind::Permission, libc::EPERM, says)
+}
+
+#[test]
+fn no_capabilities_at_all() {
+    alone(|| {
+        port_with(
+            &[],
+            &no_program(&["missing CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON:", "run as root"]),
+        );
+        let Some(lab) = Lab::for_test() else { return };
+        let umem = umem();
+        with_only(&lab, &[], || {
+            NO_SOCKET.is(&refused(|| Socket::open(&umem, &near(), 0, &rings())));
+        });
+        all_free(&umem);
+    });
+}
+
+#[test]
+fn no_cap_bpf() {
+    alone(|| port_with(&[NET_ADMIN, NET_RAW, PERFMON], &no_program(&["missing CAP_BPF:"])));
+}
+
+#[test]
+fn no_cap_net_admin() {
+    alone(|| port_with(&[BPF, NET_RAW, PERFMON], &no_program(&["missing CAP_NET_ADMIN:"])));
+}
+
+#[test]
+fn no_cap_net_raw() {
+    alone(|| port_with(&[BPF, NET_ADMIN, PERFMON], &NO_SOCKET));
+}
+
+#[test]
+fn no_cap_perfmon() {
+    alone(|| {
+        let no_program = Expected {
+            errno: Some(libc::EACCES),
+            ..no_program(&["verifier refuses the program", "missing CAP_PERFMON"])
+        };
+        port_with(&[BPF, NET_ADMIN, NET_RAW], &no_program);
+    });
+}
+
+#[test]
+fn the_capabilities_that_are_enough() {
+    alone(|| {
+        let Some(lab) = Lab::for_test() else { return };
+        with_only(&lab, &[BPF, NET_ADMIN, NET_RAW, PERFMON], || {
+            let port = port(&umem()).open().unwrap();
+            assert!(port.counters().unwrap().redirect_errors.is_some());
+        });
+        lab.enter(|| works(&lab, &umem(), 0));
+    });
+}
+
+fn of_bytes(bytes: u64) -> Umem {
+    UmemConfig::new(u32::try_from(bytes / 4096).unwrap()).build().unwrap()
+}
+
+fn tiny_rings() -> SocketConfig {
+    let size = RingSize::new(4).unwrap();
+    SocketConfig::default().rx(size).tx(size).fill(size).completion(size)
+}
+
+const OVER_THE_LIMIT: &[&str] = &[
+    "the kernel does not take the memory",
+    "lock 1048576 bytes",
+    "RLIMIT_MEMLOCK allows 65536",
+    "ulimit -l",
+    "CAP_IPC_LOCK",
+];
+
+/// More than the lowered limit, then within it, on a socket alone.
+fn over_the_limit(lab: &Lab) {
+    let (_, hard) = getrlimit(Resource::RLIMIT_MEMLOCK).unwrap();
+    setrlimit(Resource::RLIMIT_MEMLOCK, 64 << 10, hard).unwrap();
+    let umem = of_bytes(1 << 20);
+    let error = refused(|| Socket::open(&umem, &near(), 0, &tiny_rings()));
+    Expected {
+        queue: Some(0),
+        ..expected(Step::RegisterUmem, ErrorKind::Limit, libc::ENOBUFS, OVER_THE_LIMIT)
+    }
+    .is(&error);
+    all_free(&umem);
+    nothing_attached(lab);
+    let less = of_bytes(64 << 10);
+    drop(Socket::open(&less, &near(), 0, &tiny_rings()).unwrap());
+}
+
+#[test]
+fn more_than_may_be_locked() {
+    alone(|| {
+        let Some(lab) = Lab::for_test() else { return };
+        with_only(&lab, &[NET_RAW], || over_the_limit(&lab));
+        // With CAP_IPC_LOCK the limit does not count.
+        lab.enter(|| works(&lab, &umem(), 0));
+    });
+}
+
+/// Root of a user namespace has every capability there, and neither CAP_IPC_LOCK nor CAP_BPF counts.
+#[test]
+fn root_of_a_user_namespace() {
+    alone_in_user_namespace(|| {
+        let config = LabConfig { need: Need::Namespaces, ..LabConfig::default() };
+        let Some(lab) = Lab::for_test_with(&config) else { return };
+        thread::scope(|scope| {
+            scope.spawn(|| lab.enter(|| over_the_limit(&lab))).join().unwrap();
+        });
+        lab.enter(|| {
+            let umem = of_bytes(64 << 10);
+            let error = refused(|| port(&umem).open());
+            let says = &["in a user namespace they do not count for BPF"];
+            expected(Step::LoadProgram, ErrorKind::Permission, libc::EPERM, says).is(&error);
+            all_free(&umem);
+            nothing_attached(&lab);
+        });
+    });
+}
+
+#[test]
+fn no_descriptor_left() {
+    alone(|| {
+        let Some(lab) = Lab::for_test() else { return };
+        lab.enter(|| {
+            let umem = umem();
+            let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+            // One for the socket that asks ethtool, one for netlink; the AF_XDP socket comes after
+            // these are closed again, so what fails first is theirs.
+            let open = xskit_lab::open_fds().unwrap() as u64;
+            let near = near();
+            setrlimit(Resource::RLIMIT_NOFILE, open, hard).unwrap();
+            let error = Socket::open(&umem, &near, 0, &rings()).unwrap_err();
+            setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+            Expected {
+                queue: Some(0),
+                ..expected(
+                    Step::Interface,
+                    ErrorKind::Limit,
+                    libc::EMFILE,
+                    &["RLIMIT_NOFILE", "ulimit -n"],
+                )
+            }
+            .is(&error);
+            all_free(&umem);
+            works(&lab, &umem, 0);
+        });
+    });
+}
