@@ -1,6 +1,6 @@
 //! Numbers about a socket.
 
-use super::{Socket, core::Core};
+use super::{Receiver, Sender, Socket, core::Core};
 use crate::{Error, Result, Step};
 
 /// What happened on a socket since it was opened: what the kernel counted, and what we did.
@@ -60,6 +60,30 @@ impl Socket {
     #[doc(alias = "XDP_STATISTICS")]
     pub fn statistics(&self) -> Result<Statistics> {
         self.receiver.core.statistics()
+    }
+}
+
+impl Receiver {
+    /// As [`Socket::statistics`]: those of both halves.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[doc(alias = "XDP_STATISTICS")]
+    pub fn statistics(&self) -> Result<Statistics> {
+        self.core.statistics()
+    }
+}
+
+impl Sender {
+    /// As [`Socket::statistics`]: those of both halves.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[doc(alias = "XDP_STATISTICS")]
+    pub fn statistics(&self) -> Result<Statistics> {
+        self.core.statistics()
     }
 }
 
