@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Socket, core::Core};
+use super::{Receiver, Sender, Socket, core::Core};
 use crate::{
     Error, Result, Step,
     sync::{Arc, Weak},
@@ -91,6 +91,30 @@ impl StatisticsReader {
 impl fmt::Debug for StatisticsReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StatisticsReader").finish_non_exhaustive()
+    }
+}
+
+impl Receiver {
+    /// As [`Socket::statistics`]: those of both halves.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[doc(alias = "XDP_STATISTICS")]
+    pub fn statistics(&self) -> Result<Statistics> {
+        self.core.statistics()
+    }
+}
+
+impl Sender {
+    /// As [`Socket::statistics`]: those of both halves.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[doc(alias = "XDP_STATISTICS")]
+    pub fn statistics(&self) -> Result<Statistics> {
+        self.core.statistics()
     }
 }
 
