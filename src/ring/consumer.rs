@@ -60,8 +60,10 @@ impl<T: Pod> Consumer<T> {
     fn look(&mut self) {
         // Acquire: the slots that the producer publishes are read after its index.
         let producer = self.indices().producer().load(Ordering::Acquire);
-        // A producer that claims to be more than a ring ahead is believed for one ring.
-        let filled = producer.wrapping_sub(self.next).min(self.indices().size());
+        // A producer that claims to be behind us, or more than a ring ahead, is not believed: what the
+        // slots held when it was last believed belongs to somebody else by now.
+        let filled = producer.wrapping_sub(self.next);
+        let filled = if filled <= self.indices().size() { filled } else { 0 };
         self.limit = self.next.wrapping_add(filled);
     }
 
