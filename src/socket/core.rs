@@ -153,7 +153,7 @@ impl Drop for Core {
             .map(|desc| geometry.base(desc.addr))
             .collect();
         self.umem.counts().lose(to_u32(received.len() - home.len()));
-        self.queue.filled.sub(to_u32(received.len()));
+        self.queue.filled.leave(to_u32(received.len()));
         self.umem.returned(&home);
         let unsent = lock(&self.tx_left).take().map_or(Vec::new(), Producer::into_untaken);
         self.queue.leave_unsent(unsent.iter().map(|desc| geometry.base(desc.addr)).collect());

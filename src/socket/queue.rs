@@ -4,6 +4,7 @@
 //! queue hold them together, each behind a lock that is taken once per batch.
 
 use std::{
+    collections::HashSet,
     mem,
     ops::{Deref, DerefMut},
 };
@@ -31,7 +32,7 @@ pub(crate) struct Queue {
     /// The rings, while no sole socket has them.
     fill: Mutex<Option<Producer<u64>>>,
     completion: Mutex<Option<Consumer<u64>>>,
-    /// Frames that lay in the TX rings of members that are gone.
+    /// Frames that lay in the TX ring of the member that closed last.
     unsent: Mutex<Vec<u64>>,
     /// The socket on which the rings were made: it stays open as long as they are used.
     owner: Option<Endpoint>,
@@ -64,18 +65,21 @@ impl Queue {
         queue
     }
 
-    /// Takes note of frames that a closed member had not handed to the kernel yet.
-    pub(super) fn leave_unsent(&self, mut frames: Vec<u64>) {
-        lock(&self.unsent).append(&mut frames);
+    /// Takes note of frames that lay in the TX ring of a member that closes.
+    ///
+    /// Those of a member before it are forgotten, and only counted from now on: the kernel may have sent
+    /// them since, and this member taken them from the Completion ring.
+    pub(super) fn leave_unsent(&self, frames: Vec<u64>) {
+        *lock(&self.unsent) = frames;
     }
 }
 
 impl Holder for Queue {
     fn count(&self, tally: &mut Tally) {
         let completed = self.completion_level.as_ref().map_or(0, Indices::level);
-        tally.fill += i64::from(self.filled.get());
+        tally.fill += i64::from(self.filled.balance());
         tally.completion += i64::from(completed);
-        tally.tx += i64::from(self.sending.get()) - i64::from(completed);
+        tally.tx += i64::from(self.sending.balance()) - i64::from(completed);
     }
 }
 
@@ -91,13 +95,21 @@ impl Drop for Queue {
         self.sending.sub(to_u32(completed.len()));
         umem.returned(&home);
         let mut known = lock(&self.fill).take().map_or(Vec::new(), Producer::into_untaken);
-        known.append(&mut lock(&self.unsent));
+        // The kernel may have sent some after that TX ring was looked at, and before this Completion ring
+        // was: a frame is at home or held, never both.
+        let mut unsent = mem::take(&mut *lock(&self.unsent));
+        if !home.is_empty() && !unsent.is_empty() {
+            let home: HashSet<u64> = home.into_iter().collect();
+            unsent.retain(|frame| !home.contains(frame));
+        }
+        known.append(&mut unsent);
         let held = self.filled.get().saturating_add(self.sending.get());
         let unknown = held.saturating_sub(to_u32(known.len()));
+        // Held before it is closed: whoever binds the queue next finds them.
+        umem.quarantine(Held { ifindex: self.ifindex, queue: self.id, known, unknown });
         // Unmapped before it is closed: a mapped ring keeps the kernel's socket alive.
         self.completion_level = None;
         drop(self.owner.take());
-        umem.quarantine(Held { ifindex: self.ifindex, queue: self.id, known, unknown });
     }
 }
 
@@ -172,21 +184,96 @@ impl<R> DerefMut for Locked<'_, R> {
 
 /// A count of frames that one thread at a time changes, once per batch, and anybody may read.
 #[derive(Debug, Default)]
-pub(super) struct Outstanding(AtomicU32);
+pub(super) struct Outstanding {
+    count: AtomicU32,
+    /// To be taken off `count`: what closing members found in their RX rings. They do not hold the ring,
+    /// and must not wait for it either, since their thread may hold it by another socket.
+    left: AtomicU32,
+}
 
 impl Outstanding {
+    /// How many there are: none, where more came back than were given.
     pub(super) fn get(&self) -> u32 {
-        self.0.load(Ordering::Relaxed)
+        self.balance().max(0).cast_unsigned()
+    }
+
+    /// As [`get`](Self::get), but below zero where more came back than were given: the kernel returned
+    /// descriptors behind which there is no frame.
+    fn balance(&self) -> i32 {
+        let count = self.count.load(Ordering::Relaxed);
+        count.wrapping_sub(self.left.load(Ordering::Relaxed)).cast_signed()
     }
 
     /// A plain load and store: whoever changes it holds the ring, inline or by its lock.
     #[inline]
     pub(super) fn add(&self, frames: u32) {
-        self.0.store(self.get().wrapping_add(frames), Ordering::Relaxed);
+        let count = self.count.load(Ordering::Relaxed);
+        self.count.store(count.wrapping_add(frames), Ordering::Relaxed);
     }
 
+    /// As [`add`](Self::add).
     #[inline]
     pub(super) fn sub(&self, frames: u32) {
-        self.0.store(self.get().wrapping_sub(frames), Ordering::Relaxed);
+        self.add(frames.wrapping_neg());
+    }
+
+    /// Takes frames off without holding the ring: at the end of a member.
+    pub(super) fn leave(&self, frames: u32) {
+        self.left.fetch_add(frames, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A member closes while another counts: neither's change is lost.
+    #[test]
+    fn a_count_survives_a_member_that_leaves() {
+        let count = Outstanding::default();
+        count.add(100_000);
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..50_000).for_each(|_| count.leave(1)));
+            for _ in 0..100_000 {
+                count.add(2);
+                count.sub(2);
+            }
+        });
+        assert_eq!(count.get(), 50_000);
+    }
+
+    /// The kernel sends on while a socket closes, between the looks at its TX ring and at the Completion
+    /// ring: what it sent is at home, and not in quarantine as well.
+    #[cfg(feature = "fake")]
+    #[test]
+    fn a_frame_that_is_sent_meanwhile_is_not_held_twice() -> crate::Result<()> {
+        let umem = crate::UmemConfig::new(64).build()?;
+        let size = RingSize::new(16)?;
+        let config = SocketConfig::default().tx(size).fill(size);
+        let (mut socket, kernel) = crate::fake::socket(&umem, &config)?;
+        let mut batch = umem.batch(16);
+        batch.alloc(10);
+        for mut packet in batch.packets_mut() {
+            packet.set_len(60).expect("60 bytes fit");
+        }
+        socket.send(&mut batch)?;
+        let (receiver, sender) = socket.into_split();
+        let queue = receiver.core.queue.clone();
+        drop((receiver, sender));
+        kernel.transmit(3);
+        drop((queue, batch));
+        let audit = umem.audit();
+        assert_eq!((audit.free, audit.quarantine), (64 - 16 - 7, 16 + 7), "{audit}");
+        Ok(())
+    }
+
+    #[test]
+    fn more_back_than_given_is_none() {
+        let count = Outstanding::default();
+        count.add(1);
+        count.sub(3);
+        assert_eq!((count.get(), count.balance()), (0, -2));
+        count.add(5);
+        assert_eq!(count.get(), 3);
     }
 }
