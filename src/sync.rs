@@ -1,5 +1,7 @@
 //! The one place that atomics and locks come from, so that a model checker can take their place.
 
+#[cfg(feature = "fake")]
+pub(crate) use std::sync::Condvar;
 pub(crate) use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, Weak,
     atomic::{AtomicU32, AtomicU64, Ordering, fence},

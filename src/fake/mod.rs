@@ -13,12 +13,11 @@ use std::{
     fmt, io,
     os::fd::{AsFd, BorrowedFd},
     ptr,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nix::{
     errno::Errno,
-    poll::{PollFd, PollFlags, poll},
     sys::eventfd::{EfdFlags, EventFd},
 };
 
@@ -26,8 +25,7 @@ use crate::{
     Interest, Result, Socket, SocketConfig, Step,
     error::Error,
     ring::{Consumer, Desc, Producer, RingMemory, RingSize},
-    socket::whole_millis,
-    sync::{Arc, Mutex, MutexGuard, lock},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, lock},
     sys::uapi::XdpStatistics,
     umem::{Umem, at},
 };
@@ -67,7 +65,8 @@ pub fn socket_from(umem: &Umem, config: &SocketConfig, first: u32) -> Result<(So
         sent: Vec::new(),
         kicks: Kicks::default(),
     };
-    let kernel = Kernel(Arc::new(Shared { rings: Mutex::new(rings), event }));
+    let kernel =
+        Kernel(Arc::new(Shared { rings: Mutex::new(rings), changed: Condvar::default(), event }));
     // As the kernel does: the first packets to send always need a call.
     kernel.set_needs_wakeup_tx(true);
     let (rx, tx) = (rx.as_ref().map(consumer), tx.as_ref().map(producer));
@@ -92,7 +91,9 @@ pub struct Kernel(Arc<Shared>);
 
 struct Shared {
     rings: Mutex<Rings>,
-    /// Wakes whoever waits in `poll`.
+    /// Wakes whoever waits in `poll`: two halves may wait at once, each for its own.
+    changed: Condvar,
+    /// Wakes whoever polls the descriptor.
     event: EventFd,
 }
 
@@ -145,6 +146,7 @@ impl Kernel {
     fn wake(&self) {
         // Refused only by a counter at its end, which is readable all the same.
         self.0.event.write(1).ok();
+        self.0.changed.notify_all();
     }
 
     /// Receives a packet into a frame from the Fill ring; whether there was a frame, room in it and in
@@ -271,6 +273,7 @@ impl Kernel {
         let packets = rings.take(most);
         rings.complete_flying(packets.len());
         rings.sent.extend(packets);
+        self.wake();
         let left = rings.tx.as_ref().is_some_and(|tx| tx.indices().level() > 0);
         if left { Err(Errno::EAGAIN.into()) } else { Ok(()) }
     }
@@ -290,21 +293,15 @@ impl Kernel {
     }
 
     /// As the kernel's `poll` on a socket: level-triggered, silent about a dead link.
-    pub(crate) fn poll(&self, interest: Interest, timeout: Duration) -> io::Result<bool> {
-        self.rings().kicks.poll += 1;
-        let deadline = Instant::now() + timeout;
-        loop {
-            // What was signalled before the look at the rings needs no second look.
-            self.0.event.read().ok();
-            if self.rings().ready(interest) {
-                return Ok(true);
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(false);
-            }
-            poll(&mut [PollFd::new(self.event_fd(), PollFlags::POLLIN)], whole_millis(left))?;
-        }
+    pub(crate) fn poll(&self, interest: Interest, timeout: Duration) -> bool {
+        let mut rings = self.rings();
+        rings.kicks.poll += 1;
+        // What was signalled before the look at the rings needs no second look.
+        self.0.event.read().ok();
+        let idle = |rings: &mut Rings| !rings.ready(interest);
+        let waited = self.0.changed.wait_timeout_while(rings, timeout, idle);
+        let (rings, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        rings.ready(interest)
     }
 }
 

@@ -56,7 +56,7 @@ impl Endpoint {
         match self {
             Self::Kernel(fd) => poll_socket(fd.as_fd(), interest, timeout),
             #[cfg(feature = "fake")]
-            Self::Fake(kernel) => kernel.poll(interest, timeout),
+            Self::Fake(kernel) => Ok(kernel.poll(interest, timeout)),
         }
     }
 
@@ -87,7 +87,7 @@ fn poll_socket(fd: BorrowedFd<'_>, interest: Interest, timeout: Duration) -> io:
 }
 
 /// What `poll` takes: whole milliseconds, rounded up, since a shorter wait would spin on its remainder.
-pub(crate) fn whole_millis(timeout: Duration) -> PollTimeout {
+fn whole_millis(timeout: Duration) -> PollTimeout {
     let millis = timeout.as_micros().div_ceil(1000);
     i32::try_from(millis).ok().and_then(|millis| millis.try_into().ok()).unwrap_or(PollTimeout::MAX)
 }
