@@ -218,9 +218,13 @@ impl Opening<'_> {
                 Err(source) => return Err(self.explain_bind(source, started.elapsed())),
             }
         }
-        let zero_copy = xsk::zero_copy(fd.as_fd()).map_err(|source| {
-            self.failed(Step::Statistics, "XDP_OPTIONS cannot be read", source)
-        })?;
+        let zero_copy = match xsk::zero_copy(fd.as_fd()) {
+            Ok(zero_copy) => zero_copy,
+            Err(source) => {
+                prefilled.quarantine(interface.index(), queue.get());
+                return Err(self.failed(Step::Statistics, "XDP_OPTIONS cannot be read", source));
+            }
+        };
         // Bound: nobody else has the queue, so that what an earlier socket left there is free.
         umem.queue_is_free(interface.index(), queue.get(), prefilled.frames());
         let registration =
