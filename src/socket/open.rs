@@ -366,6 +366,11 @@ pub(super) fn assemble(
 /// A further socket on a queue: it has RX and TX of its own, and shares Fill and Completion.
 pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<Socket> {
     let core = socket.receiver.core.clone();
+    if !socket.is_whole() {
+        return Err(core
+            .error(Step::Configure, ErrorKind::InvalidInput, "its halves are those of two sockets")
+            .hint("put back the half that `split_mut` let you take"));
+    }
     let first = core.endpoint.kernel().ok_or_else(|| {
         core.error(Step::Bind, ErrorKind::Unsupported, "the fake kernel has one socket per queue")
     })?;

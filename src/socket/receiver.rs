@@ -112,6 +112,7 @@ impl Receiver {
     /// As [`Socket::wait`](super::Socket::wait).
     pub fn wait(&mut self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
         let core = self.core.clone();
+        wait::possible(&core, Interest::READABLE, Interest::of(self.rx.is_some(), false))?;
         // Its own, so that `look` can borrow the rest.
         let mut link = std::mem::replace(&mut self.link, Link::new());
         let timeout = timeout.into();

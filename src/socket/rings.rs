@@ -77,29 +77,30 @@ impl Socket {
     /// Opens the descriptor level. Sockets that share the queue wait meanwhile.
     pub fn rings(&mut self) -> Rings<'_> {
         let Self { receiver, sender } = self;
-        let core = &*receiver.core;
-        let (filled, sending) = (&core.queue.filled, &core.queue.sending);
+        // Each half's own: they can be of two sockets, by `split_mut`.
+        let (reads, writes) = (&*receiver.core, &*sender.core);
+        let (filled, sending) = (&reads.queue.filled, &writes.queue.sending);
         let rx = receiver.rx.as_mut().map(|ring| {
             RxRing::new(Counted::boxed(Box::new(ring), |frames| {
                 filled.sub(frames);
-                core.umem.counts().detach(frames.cast_signed());
+                reads.umem.counts().detach(frames.cast_signed());
             }))
         });
         let tx = sender.tx.as_mut().map(|ring| {
             TxRing::new(Counted::boxed(Box::new(ring), |frames| {
                 sending.add(frames);
-                core.umem.counts().detach(-frames.cast_signed());
+                writes.umem.counts().detach(-frames.cast_signed());
             }))
         });
-        let fill = receiver.fill.borrow(&core.queue);
+        let fill = receiver.fill.borrow(&reads.queue);
         let fill = FillRing::new(Counted::boxed(fill, |frames| {
             filled.add(frames);
-            core.umem.counts().detach(-frames.cast_signed());
+            reads.umem.counts().detach(-frames.cast_signed());
         }));
-        let completion = sender.completion.borrow(&core.queue);
+        let completion = sender.completion.borrow(&writes.queue);
         let completion = CompletionRing::new(Counted::boxed(completion, |frames| {
             sending.sub(frames);
-            core.umem.counts().detach(frames.cast_signed());
+            writes.umem.counts().detach(frames.cast_signed());
         }));
         Rings { rx, tx, fill, completion }
     }
