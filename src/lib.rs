@@ -89,3 +89,9 @@ pub use socket::{
     CopyMode, Interest, Mode, Ready, Receiver, Sender, Socket, SocketConfig, Statistics,
 };
 pub use umem::{Audit, Batch, ChunkSize, NoRoom, Packet, PacketMut, Pages, Umem, UmemConfig};
+
+/// The README's programs compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+#[derive(Debug)]
+pub struct Readme;

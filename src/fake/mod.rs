@@ -155,16 +155,29 @@ impl Kernel {
         delivered
     }
 
-    /// Puts a descriptor of your choosing into the RX ring, whatever it points to: what a broken driver
-    /// might do. Whether there was room.
-    pub fn deliver_desc(&self, desc: Desc) -> bool {
+    /// Puts a descriptor that makes no sense into the RX ring, as a broken driver might do; whether there
+    /// was room.
+    ///
+    /// # Panics
+    ///
+    /// If it lies in a frame: which one a packet is in, the kernel is trusted for.
+    pub fn deliver_nonsense(&self, desc: Desc) -> bool {
+        let sense = self.rings().umem.geometry().holds_packet(desc.addr, desc.len);
+        assert!(!sense, "{desc:?} lies in a frame");
         let delivered = self.rings().post(desc);
         self.wake();
         delivered
     }
 
-    /// Puts an address of your choosing into the Completion ring; whether there was room.
-    pub fn complete_address(&self, address: u64) -> bool {
+    /// Puts an address that makes no sense into the Completion ring, as some kernels do after an invalid
+    /// descriptor; whether there was room.
+    ///
+    /// # Panics
+    ///
+    /// If it lies in the UMEM: which frame was sent, the kernel is trusted for.
+    pub fn complete_nonsense(&self, address: u64) -> bool {
+        let sense = self.rings().umem.geometry().holds(address);
+        assert!(!sense, "address {address:#x} lies in the UMEM");
         self.rings().complete(address)
     }
 
@@ -323,6 +336,10 @@ impl Rings {
             self.statistics.rx_fill_ring_empty_descs += 1;
             return false;
         };
+        if !self.umem.geometry().holds(frame) {
+            self.statistics.rx_invalid_descs += 1;
+            return false;
+        }
         let room = self.umem.chunk_size().bytes() - self.umem.max_packet_len();
         let addr = self.umem.geometry().base(frame) + u64::from(room);
         self.write(addr, packet);
@@ -332,8 +349,7 @@ impl Rings {
     fn post(&mut self, desc: Desc) -> bool {
         let Some(rx) = &mut self.rx else { return false };
         let mut slot = rx.reserve_up_to(1);
-        // SAFETY: we play the kernel, which gives the frame away here. A descriptor of the user's
-        // choosing points to no frame that anybody would follow unchecked.
+        // SAFETY: we play the kernel, which gives the frame away here; nonsense leads to none.
         unsafe { slot.push(desc) };
         slot.submit() == 1
     }
@@ -378,8 +394,7 @@ impl Rings {
     fn write(&self, address: u64, packet: &[u8]) {
         let memory = self.umem.memory().start();
         // SAFETY: the frame came out of the Fill ring, so that it is the kernel's, which we play; the
-        // packet fits the chunk by the check in `deliver`, and the address is masked to a chunk. An
-        // address from outside the UMEM cannot be in the Fill ring but through `unsafe`.
+        // packet fits the chunk, and the address lies in the memory, by the checks in `deliver`.
         unsafe {
             let to = at(memory, address).as_ptr();
             ptr::copy_nonoverlapping(packet.as_ptr(), to, packet.len());

@@ -67,6 +67,7 @@ impl Indices {
     }
 
     /// Sets or clears the flag that [`needs_wakeup`](Self::needs_wakeup) reads: the kernel's part.
+    #[cfg(feature = "fake")]
     pub(crate) fn set_needs_wakeup(&self, on: bool) {
         self.flags().store(if on { NEED_WAKEUP } else { 0 }, Ordering::Relaxed);
     }

@@ -393,8 +393,11 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
     let queue = core.queue.clone();
     let endpoint = Endpoint::Kernel(fd);
     let target = config.fill_target();
+    // No program is detached under this socket either, whichever of the two is closed first.
+    let attachment = lock(&core.attachment).clone();
     let core =
         Core::new(&core.umem, &core.interface, core.queue_id, core.mode, rx_level, endpoint, queue);
+    *lock(&core.attachment) = attachment;
     Ok(Socket {
         receiver: Receiver::new(core.clone(), rx, Share::Common, target),
         sender: Sender::new(core, tx, Share::Common),

@@ -51,7 +51,7 @@ impl Receiver {
         Self {
             rx,
             fill,
-            cache: Cache::new(),
+            cache: Cache::new(&core.umem),
             target,
             idle: 0,
             link: Link::new(),

@@ -40,7 +40,14 @@ impl Sender {
         tx: Option<Producer<Desc>>,
         completion: Share<Consumer<u64>>,
     ) -> Self {
-        Self { tx, completion, cache: Cache::new(), owes_kick: false, link: Link::new(), core }
+        Self {
+            tx,
+            completion,
+            cache: Cache::new(&core.umem),
+            owes_kick: false,
+            link: Link::new(),
+            core,
+        }
     }
 
     /// As [`Socket::send`](super::Socket::send).

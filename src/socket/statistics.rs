@@ -1,7 +1,12 @@
 //! Numbers about a socket.
 
-use super::{Socket, core::Core};
-use crate::{Error, Result, Step};
+use std::fmt;
+
+use super::{Receiver, Sender, Socket, core::Core};
+use crate::{
+    Error, Result, Step,
+    sync::{Arc, Weak},
+};
 
 /// What happened on a socket since it was opened: what the kernel counted, and what we did.
 ///
@@ -60,6 +65,56 @@ impl Socket {
     #[doc(alias = "XDP_STATISTICS")]
     pub fn statistics(&self) -> Result<Statistics> {
         self.receiver.core.statistics()
+    }
+
+    /// Reads the socket's statistics from any thread, while others receive and send.
+    pub fn statistics_reader(&self) -> StatisticsReader {
+        StatisticsReader(Arc::downgrade(&self.receiver.core))
+    }
+}
+
+/// Reads a socket's [`Statistics`] from any thread. It does not keep the socket open.
+#[derive(Clone)]
+pub struct StatisticsReader(Weak<Core>);
+
+impl StatisticsReader {
+    /// What happened since the socket was opened; `None` once it is closed.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel does not give its counters.
+    pub fn read(&self) -> Result<Option<Statistics>> {
+        self.0.upgrade().map(|core| core.statistics()).transpose()
+    }
+}
+
+impl fmt::Debug for StatisticsReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StatisticsReader").finish_non_exhaustive()
+    }
+}
+
+impl Receiver {
+    /// As [`Socket::statistics`]: those of both halves.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[doc(alias = "XDP_STATISTICS")]
+    pub fn statistics(&self) -> Result<Statistics> {
+        self.core.statistics()
+    }
+}
+
+impl Sender {
+    /// As [`Socket::statistics`]: those of both halves.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[doc(alias = "XDP_STATISTICS")]
+    pub fn statistics(&self) -> Result<Statistics> {
+        self.core.statistics()
     }
 }
 

@@ -7,8 +7,12 @@ use crate::{
 };
 
 /// Frames that a cache takes from the pool at least, and leaves in itself when it overflows: an
-/// exchange with the pool costs a lock, so it is paid once for this many.
+/// exchange with the pool costs a lock, so it is paid once for this many. Fewer where the UMEM is small.
 const BULK: usize = 256;
+
+/// The share of a UMEM that one cache exchanges at once: a cache that nobody uses for a while must not
+/// starve the others.
+const SHARE: usize = 64;
 
 /// All free frames that nobody has cached: last in, first out, exchanged in bulk.
 #[derive(Debug)]
@@ -141,14 +145,13 @@ impl FreeList {
 #[derive(Debug)]
 pub(crate) struct Cache {
     list: FreeList,
+    bulk: usize,
 }
 
 impl Cache {
-    /// Room before the cache gives frames back to the pool.
-    const CAPACITY: usize = 2 * BULK;
-
-    pub(crate) fn new() -> Self {
-        Self { list: FreeList::with_capacity(2 * Self::CAPACITY) }
+    pub(crate) fn new(umem: &Umem) -> Self {
+        let bulk = (umem.chunks() as usize / SHARE).min(BULK);
+        Self { list: FreeList::with_capacity(4 * bulk), bulk }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -163,15 +166,15 @@ impl Cache {
     /// The frames, at least `wanted` where the pool has as many. It is asked in bulk.
     pub(crate) fn with(&mut self, wanted: usize, pool: &Pool) -> &mut FreeList {
         if self.list.len() < wanted {
-            self.list.take_from(pool, (wanted - self.list.len()).max(BULK));
+            self.list.take_from(pool, (wanted - self.list.len()).max(self.bulk));
         }
         &mut self.list
     }
 
     /// Gives what is too much back to the pool, coldest first.
     pub(crate) fn trim(&mut self, pool: &Pool) {
-        if self.list.len() > Self::CAPACITY {
-            self.list.give_to(pool, self.list.len() - BULK);
+        if self.list.len() > 2 * self.bulk {
+            self.list.give_to(pool, self.list.len() - self.bulk);
         }
     }
 

@@ -1,0 +1,130 @@
+//! One way of the packets: from the queue where they arrive to the one where they leave.
+
+use std::{
+    hint,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use xskit::{Batch, Receiver, Result, Sender};
+
+use crate::{busy_poll, stop::Stop};
+
+/// How long to wait for packets at first, and at most: in between, the sending half is looked after.
+const SHORTEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_millis(100);
+
+/// How long packets that were received before the end may still take to be sent.
+const LAST_CALL: Duration = Duration::from_millis(200);
+
+/// The receiving half of one socket and the sending half of another (or, to reflect, of the same one).
+///
+/// Each path has a thread of its own: it then has one socket to wait for at any time, and the two
+/// directions between a pair of queues run on two cores. Nothing is shared between threads but the
+/// UMEM's pool, and that is not touched while traffic flows: what completes sending goes to the
+/// batch's spare frames, from which the receiver gives the kernel new ones.
+pub(crate) struct Path {
+    pub(crate) receiver: Receiver,
+    pub(crate) sender: Sender,
+    pub(crate) batch: Batch,
+    pub(crate) bytes: Arc<Bytes>,
+    pub(crate) style: Style,
+}
+
+/// What a path does besides moving packets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Style {
+    /// Send them back: swap the MAC addresses.
+    pub(crate) reflect: bool,
+    /// Never sleep for want of packets.
+    pub(crate) spin: bool,
+    /// Run the driver's receive loop.
+    pub(crate) busy_poll: bool,
+}
+
+/// What a path has moved; the sockets count the packets.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Bytes {
+    pub(crate) received: AtomicU64,
+    pub(crate) sent: AtomicU64,
+}
+
+impl Path {
+    /// Forwards until somebody wants the end.
+    pub(crate) fn run(&mut self, stop: &Stop) -> Result<()> {
+        let mut patience = SHORTEST;
+        while !stop.wanted() {
+            // Each packet is processed once: new ones come only when all others are sent.
+            if self.batch.is_empty() && !self.receive()? {
+                self.rest(&mut patience)?;
+                continue;
+            }
+            patience = SHORTEST;
+            self.send(LONGEST)?;
+        }
+        let deadline = Instant::now() + LAST_CALL;
+        while !self.batch.is_empty() && Instant::now() < deadline {
+            self.send(LAST_CALL)?;
+        }
+        Ok(())
+    }
+
+    /// Takes packets, if there are any.
+    fn receive(&mut self) -> Result<bool> {
+        if self.style.busy_poll {
+            busy_poll::drive(&self.receiver);
+        }
+        if self.receiver.recv(&mut self.batch)? == 0 {
+            return Ok(false);
+        }
+        add(&self.bytes.received, self.batch.bytes());
+        if self.style.reflect {
+            for mut packet in self.batch.packets_mut() {
+                swap_macs(packet.head_mut());
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends what there is room for; the rest stays in the batch. A full TX ring is waited for, in
+    /// every style.
+    fn send(&mut self, limit: Duration) -> Result<()> {
+        let before = self.batch.bytes();
+        let sent = self.sender.send(&mut self.batch)?;
+        add(&self.bytes.sent, before - self.batch.bytes());
+        if sent == 0 && !self.batch.is_empty() {
+            self.sender.wait(limit)?;
+        }
+        Ok(())
+    }
+
+    /// Nothing to receive: waits for packets, and sees to the sending half meanwhile. The kernel may
+    /// not have been able to take all packets from the TX ring when it was called, so that the first
+    /// look is soon; the longer nothing happens, the rarer they become.
+    fn rest(&mut self, patience: &mut Duration) -> Result<()> {
+        self.sender.reap()?;
+        if self.style.spin {
+            hint::spin_loop();
+        } else if !self.receiver.wait(*patience)? {
+            *patience = (*patience * 2).min(LONGEST);
+        }
+        Ok(())
+    }
+}
+
+fn swap_macs(frame: &mut [u8]) {
+    if let Some((destination, rest)) = frame.split_first_chunk_mut::<6>()
+        && let Some(source) = rest.first_chunk_mut::<6>()
+    {
+        std::mem::swap(destination, source);
+    }
+}
+
+/// Only the path's own thread counts.
+fn add(counter: &AtomicU64, count: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+}

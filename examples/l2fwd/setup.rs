@@ -1,0 +1,172 @@
+//! Opens the ports on one UMEM, and lays the paths between their queues.
+
+use std::sync::Arc;
+
+use xskit::{
+    Interface, Port, PortConfig, QueueId, Receiver, RingSize, Sender, Socket, SocketConfig, Umem,
+    UmemConfig,
+    socket::{Mode, StatisticsReader},
+};
+
+use crate::{
+    Failure, busy_poll,
+    cli::Options,
+    path::{Bytes, Path, Style},
+};
+
+/// Frames per queue beyond what its rings hold: for sockets' caches.
+const FRAMES_AT_HAND: u32 = 1024;
+
+/// Everything that forwards.
+pub(crate) struct Forwarder {
+    pub(crate) paths: Vec<Path>,
+    pub(crate) ports: Vec<Port>,
+    pub(crate) umem: Umem,
+    pub(crate) queues: Vec<Queue>,
+}
+
+/// What there is to know about a port's queue while its socket is at work elsewhere.
+pub(crate) struct Queue {
+    /// Index of the port.
+    pub(crate) port: usize,
+    pub(crate) id: QueueId,
+    pub(crate) mode: Mode,
+    pub(crate) receiver: StatisticsReader,
+    /// Sockets that only send, where more paths than one end at the queue.
+    pub(crate) senders: Vec<StatisticsReader>,
+    /// Of the path that begins here.
+    pub(crate) bytes_in: Arc<Bytes>,
+    /// Of the paths that end here.
+    pub(crate) bytes_out: Vec<Arc<Bytes>>,
+}
+
+impl Queue {
+    fn new(port: usize, socket: &Socket) -> Self {
+        Self {
+            port,
+            id: socket.queue(),
+            mode: socket.mode(),
+            receiver: socket.statistics_reader(),
+            senders: Vec::new(),
+            bytes_in: Arc::default(),
+            bytes_out: Vec::new(),
+        }
+    }
+}
+
+impl Forwarder {
+    /// Opens what the options ask for.
+    pub(crate) fn open(options: &Options) -> Result<Self, Failure> {
+        let rules = options.rules()?;
+        options.check()?;
+        let config = options.socket();
+        let umem = umem(options, &config)?;
+        let mut ports = Vec::new();
+        for name in &options.interfaces {
+            let mut port = PortConfig::new(name)
+                .rules(rules.clone())
+                .attach(options.attach())
+                .socket(config.clone())
+                .umem(&umem);
+            if let Some(queues) = options.queues() {
+                port = port.queues(queues.iter().copied());
+            }
+            ports.push(port.open()?);
+        }
+        let mut sockets: Vec<Vec<Socket>> = ports.iter_mut().map(Port::take_queues).collect();
+        if let Some(microseconds) = options.running.busy_poll {
+            for socket in sockets.iter().flatten() {
+                busy_poll::prefer(socket, microseconds, options.running.busy_poll_budget)?;
+            }
+        }
+        let style = Style {
+            reflect: ports.len() == 1,
+            spin: options.running.spin,
+            busy_poll: options.running.busy_poll.is_some(),
+        };
+        let mut queues: Vec<Vec<Queue>> = sockets
+            .iter()
+            .enumerate()
+            .map(|(port, sockets)| sockets.iter().map(|socket| Queue::new(port, socket)).collect())
+            .collect();
+        let mut extra = Vec::new();
+        for to in 0..sockets.len() {
+            let arriving = sockets[(to + 1) % sockets.len()].len();
+            extra.push(share(&mut sockets[to], &mut queues[to], arriving, &config)?);
+        }
+        let (receivers, mut senders): (Vec<Vec<Receiver>>, Vec<Vec<Sender>>) = sockets
+            .into_iter()
+            .map(|sockets| sockets.into_iter().map(Socket::into_split).unzip())
+            .unzip();
+        for (senders, extra) in senders.iter_mut().zip(extra) {
+            senders.extend(extra);
+        }
+        let mut paths = Vec::new();
+        for (from, receivers) in receivers.into_iter().enumerate() {
+            // To the other port; back to the only one.
+            let to = (from + 1) % ports.len();
+            let outgoing = queues[to].len();
+            for (index, (receiver, sender)) in
+                receivers.into_iter().zip(senders[to].drain(..)).enumerate()
+            {
+                let bytes = queues[from][index].bytes_in.clone();
+                queues[to][index % outgoing].bytes_out.push(bytes.clone());
+                let batch = umem.batch(usize::try_from(options.running.batch)?);
+                paths.push(Path { receiver, sender, batch, bytes, style });
+            }
+        }
+        let queues = queues.into_iter().flatten().collect();
+        Ok(Self { paths, ports, umem, queues })
+    }
+}
+
+/// Where more queues arrive than there are here, some of them need sockets of their own to send with:
+/// a sending half belongs to one thread.
+fn share(
+    sockets: &mut [Socket],
+    queues: &mut [Queue],
+    arriving: usize,
+    config: &SocketConfig,
+) -> Result<Vec<Sender>, Failure> {
+    let mut senders = Vec::new();
+    for index in sockets.len()..arriving {
+        let index = index % sockets.len();
+        let socket = sockets[index].share_queue(&config.clone().send_only())?;
+        queues[index].senders.push(socket.statistics_reader());
+        senders.push(socket.into_split().1);
+    }
+    Ok(senders)
+}
+
+/// One memory for all ports, large enough that no ring runs dry.
+fn umem(options: &Options, config: &SocketConfig) -> Result<Umem, Failure> {
+    let frames = if let Some(frames) = options.memory.frames {
+        frames
+    } else {
+        let each = options.interfaces.iter().map(|name| frames_for(name, options, config));
+        each.sum::<Result<u32, _>>()?
+    };
+    let umem = UmemConfig::new(frames)
+        .chunk_size(options.memory.chunk_size)
+        .headroom(options.memory.headroom)
+        .pages(options.memory.pages())
+        .build()?;
+    Ok(umem)
+}
+
+/// What the rings of an interface hold, and the batches of the paths that begin there.
+fn frames_for(name: &str, options: &Options, config: &SocketConfig) -> Result<u32, Failure> {
+    let facts = Interface::by_name(name)?.facts()?;
+    let queues = match options.queues() {
+        Some(queues) => u32::try_from(queues.len())?,
+        None => facts.queues.active,
+    };
+    let size = |ring: Option<RingSize>| ring.map_or(0, RingSize::get);
+    // As `Port` makes the Fill ring.
+    let fill =
+        RingSize::at_least(facts.rx_ring.unwrap_or(0).saturating_add(size(config.rx_size())))
+            .max(config.fill_size())
+            .get();
+    let batch = 2 * options.running.batch;
+    Ok((fill + size(config.tx_size()) + batch + FRAMES_AT_HAND).saturating_mul(queues))
+}
