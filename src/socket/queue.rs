@@ -96,7 +96,11 @@ impl Drop for Queue {
         let unknown = held.saturating_sub(to_u32(known.len()));
         // Unmapped before it is closed: a mapped ring keeps the kernel's socket alive.
         self.completion_level = None;
-        drop(self.owner.take());
+        let owner = self.owner.take();
+        if owner.as_ref().is_some_and(Endpoint::is_let_go) {
+            umem.returned(&mem::take(&mut known));
+        }
+        drop(owner);
         umem.quarantine(Held { ifindex: self.ifindex, queue: self.id, known, unknown });
     }
 }
