@@ -117,10 +117,8 @@ impl Path {
 }
 
 fn swap_macs(frame: &mut [u8]) {
-    if let Some((destination, rest)) = frame.split_first_chunk_mut::<6>()
-        && let Some(source) = rest.first_chunk_mut::<6>()
-    {
-        std::mem::swap(destination, source);
+    if let Some(addresses) = frame.first_chunk_mut::<12>() {
+        addresses.rotate_left(6);
     }
 }
 

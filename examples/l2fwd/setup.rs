@@ -73,51 +73,63 @@ impl Forwarder {
             }
             ports.push(port.open()?);
         }
-        let mut sockets: Vec<Vec<Socket>> = ports.iter_mut().map(Port::take_queues).collect();
+        let sockets: Vec<Vec<Socket>> = ports.iter_mut().map(Port::take_queues).collect();
         if let Some(microseconds) = options.running.busy_poll {
             for socket in sockets.iter().flatten() {
                 busy_poll::prefer(socket, microseconds, options.running.busy_poll_budget)?;
             }
         }
-        let style = Style {
-            reflect: ports.len() == 1,
-            spin: options.running.spin,
-            busy_poll: options.running.busy_poll.is_some(),
-        };
         let mut queues: Vec<Vec<Queue>> = sockets
             .iter()
             .enumerate()
             .map(|(port, sockets)| sockets.iter().map(|socket| Queue::new(port, socket)).collect())
             .collect();
-        let mut extra = Vec::new();
-        for to in 0..sockets.len() {
-            let arriving = sockets[(to + 1) % sockets.len()].len();
-            extra.push(share(&mut sockets[to], &mut queues[to], arriving, &config)?);
-        }
-        let (receivers, mut senders): (Vec<Vec<Receiver>>, Vec<Vec<Sender>>) = sockets
-            .into_iter()
-            .map(|sockets| sockets.into_iter().map(Socket::into_split).unzip())
-            .unzip();
-        for (senders, extra) in senders.iter_mut().zip(extra) {
-            senders.extend(extra);
-        }
-        let mut paths = Vec::new();
-        for (from, receivers) in receivers.into_iter().enumerate() {
-            // To the other port; back to the only one.
-            let to = (from + 1) % ports.len();
-            let outgoing = queues[to].len();
-            for (index, (receiver, sender)) in
-                receivers.into_iter().zip(senders[to].drain(..)).enumerate()
-            {
-                let bytes = queues[from][index].bytes_in.clone();
-                queues[to][index % outgoing].bytes_out.push(bytes.clone());
-                let batch = umem.batch(usize::try_from(options.running.batch)?);
-                paths.push(Path { receiver, sender, batch, bytes, style });
-            }
-        }
+        let paths = connect(sockets, &mut queues, &umem, options)?;
         let queues = queues.into_iter().flatten().collect();
         Ok(Self { paths, ports, umem, queues })
     }
+}
+
+/// Lays a path from every queue to one of the other port, or back to itself where there is one port.
+fn connect(
+    mut sockets: Vec<Vec<Socket>>,
+    queues: &mut [Vec<Queue>],
+    umem: &Umem,
+    options: &Options,
+) -> Result<Vec<Path>, Failure> {
+    let ports = sockets.len();
+    let style = Style {
+        reflect: ports == 1,
+        spin: options.running.spin,
+        busy_poll: options.running.busy_poll.is_some(),
+    };
+    let mut extra = Vec::new();
+    for to in 0..ports {
+        let arriving = sockets[(to + 1) % ports].len();
+        extra.push(share(&mut sockets[to], &mut queues[to], arriving, &options.socket())?);
+    }
+    let (receivers, mut senders): (Vec<Vec<Receiver>>, Vec<Vec<Sender>>) = sockets
+        .into_iter()
+        .map(|sockets| sockets.into_iter().map(Socket::into_split).unzip())
+        .unzip();
+    for (senders, extra) in senders.iter_mut().zip(extra) {
+        senders.extend(extra);
+    }
+    let mut paths = Vec::new();
+    for (from, receivers) in receivers.into_iter().enumerate() {
+        let to = (from + 1) % ports;
+        let outgoing = queues[to].len();
+        // Where fewer queues arrive than there are, some do not send.
+        for (index, (receiver, sender)) in
+            receivers.into_iter().zip(senders[to].drain(..)).enumerate()
+        {
+            let bytes = queues[from][index].bytes_in.clone();
+            queues[to][index % outgoing].bytes_out.push(bytes.clone());
+            let batch = umem.batch(usize::try_from(options.running.batch)?);
+            paths.push(Path { receiver, sender, batch, bytes, style });
+        }
+    }
+    Ok(paths)
 }
 
 /// Where more queues arrive than there are here, some of them need sockets of their own to send with:
