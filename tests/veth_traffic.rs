@@ -196,7 +196,7 @@ fn two_queues_each_have_a_thread() {
                         let mut batch = socket.umem().batch(64);
                         while !stop.load(Ordering::Relaxed) {
                             let interest = Interest::for_batch(&batch);
-                            let _ = socket.wait(interest, Duration::from_millis(10)).unwrap();
+                            socket.wait(interest, Duration::from_millis(10)).unwrap();
                             if batch.is_empty() {
                                 socket.recv(&mut batch).unwrap();
                                 for mut packet in batch.packets_mut() {
@@ -991,7 +991,7 @@ fn an_empty_fill_ring_is_counted_by_the_kernel() {
             adds_up(&umem);
             // The last frames are in a batch that is gone: `wait` sees that the ring lacks them.
             let goes_on: Vec<_> = (300..360).map(|number| series.frame(number)).collect();
-            let _ = socket.wait(Interest::READABLE, Duration::ZERO).unwrap();
+            socket.wait(Interest::READABLE, Duration::ZERO).unwrap();
             assert_eq!(umem.audit().fill, 64, "{}", umem.audit());
             raw.send_all(&goes_on).unwrap();
             receive(&mut socket, &mut checker, 60, 64);
