@@ -462,7 +462,9 @@ fn l2fwd_ends_when_one_of_two_interfaces_is_deleted_under_traffic() {
     assert!(took < Duration::from_secs(3), "{took:?}");
     assert!(!l2fwd.status().success());
     let words = l2fwd.words();
-    assert!(words.contains("egress0") && words.contains("deleted"), "{words}");
+    // The kernel takes an interface down before it deletes it, and traffic may notice in between.
+    let why = words.contains("deleted") || words.contains("is down");
+    assert!(words.contains("egress0") && why, "{words}");
     let end = l2fwd.event("end").expect("totals at the end");
     assert_eq!(end["audit_ok"], true, "{end}");
     assert_eq!(chain.ingress.xdp_program().unwrap(), None);
