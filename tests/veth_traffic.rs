@@ -8,7 +8,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr, UdpSocket},
     os::fd::AsFd,
     sync::{
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
     thread,
@@ -395,8 +395,17 @@ fn the_halves_work_on_two_threads() {
             let umem = umem.clone();
             let (give, take) = mpsc::sync_channel(64);
             let mut checker = Checker::new(there.clone());
+            let seen = AtomicU64::new(0);
             thread::scope(|scope| {
-                scope.spawn(|| sending.send_all(&frames(&there, COUNT)).unwrap());
+                scope.spawn(|| {
+                    // No more under way than the smallest buffer on the way holds.
+                    for (number, frame) in (0..).zip(frames(&there, COUNT)) {
+                        while number - seen.load(Ordering::Relaxed) >= 192 {
+                            thread::yield_now();
+                        }
+                        sending.send(&frame).unwrap();
+                    }
+                });
                 let checker = &mut checker;
                 scope.spawn(move || {
                     while checker.tally().received() < COUNT {
@@ -419,11 +428,10 @@ fn the_halves_work_on_two_threads() {
                         }
                     }
                 });
-                let mut seen = 0;
-                while seen < COUNT {
+                while seen.load(Ordering::Relaxed) < COUNT {
                     let arrived = raw.recv_each(LIMIT, |_| ()).unwrap();
-                    assert!(arrived > 0, "{seen} came back");
-                    seen += arrived as u64;
+                    assert!(arrived > 0, "{seen:?} came back");
+                    seen.fetch_add(arrived as u64, Ordering::Relaxed);
                 }
             });
             assert!(checker.tally().is_perfect(COUNT), "{:?}", checker.tally());

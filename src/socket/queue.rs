@@ -31,8 +31,6 @@ pub(crate) struct Queue {
     /// The rings, while no sole socket has them.
     fill: Mutex<Option<Producer<u64>>>,
     completion: Mutex<Option<Consumer<u64>>>,
-    /// Frames that lay in the TX rings of members that are gone.
-    unsent: Mutex<Vec<u64>>,
     /// The socket on which the rings were made: it stays open as long as they are used.
     owner: Option<Endpoint>,
 }
@@ -57,16 +55,10 @@ impl Queue {
             sending: Outstanding::default(),
             fill: Mutex::default(),
             completion: Mutex::default(),
-            unsent: Mutex::default(),
             owner: Some(owner),
         });
         umem.counts().register(&queue);
         queue
-    }
-
-    /// Takes note of frames that a closed member had not handed to the kernel yet.
-    pub(super) fn leave_unsent(&self, mut frames: Vec<u64>) {
-        lock(&self.unsent).append(&mut frames);
     }
 }
 
@@ -82,28 +74,42 @@ impl Holder for Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         let (umem, geometry) = (self.umem.clone(), *self.umem.geometry());
-        let base = |address: &u64| geometry.holds(*address).then(|| geometry.base(*address));
-        // Completed frames are ours already. What lies in the Fill ring the kernel may still take until
-        // the socket is closed, and what it took before it may still write.
+        let owner = self.owner.take();
+        // Asked before the rings are read: once it has let go, the kernel moves no index any more.
+        let let_go = owner.as_ref().is_some_and(Endpoint::is_let_go);
+        // Completed frames are ours already.
         let completed = lock(&self.completion).take().map_or(Vec::new(), Consumer::into_ready);
-        let home: Vec<u64> = completed.iter().filter_map(base).collect();
+        let home: Vec<u64> = completed
+            .iter()
+            .filter(|address| geometry.holds(**address))
+            .map(|address| geometry.base(*address))
+            .collect();
         umem.counts().lose(to_u32(completed.len() - home.len()));
         self.sending.sub(to_u32(completed.len()));
         umem.returned(&home);
+        // What lies in the Fill ring the kernel may still take until the socket is closed. What it took
+        // before, and what lay in TX rings, it may have finished meanwhile: of that only the number is
+        // sure.
         let mut known = lock(&self.fill).take().map_or(Vec::new(), Producer::into_untaken);
-        known.append(&mut lock(&self.unsent));
+        if !let_go {
+            known.drain(..known.len().min(UNPUBLISHED));
+        }
         let held = self.filled.get().saturating_add(self.sending.get());
         let unknown = held.saturating_sub(to_u32(known.len()));
         // Unmapped before it is closed: a mapped ring keeps the kernel's socket alive.
         self.completion_level = None;
-        let owner = self.owner.take();
-        if owner.as_ref().is_some_and(Endpoint::is_let_go) {
-            umem.returned(&mem::take(&mut known));
-        }
         drop(owner);
         umem.quarantine(Held { ifindex: self.ifindex, queue: self.id, known, unknown });
+        if let_go {
+            umem.queue_is_free(self.ifindex, self.id, &[]);
+        }
     }
 }
+
+/// Frames that the kernel may have taken from the Fill ring and put into an RX ring, where we found them,
+/// before it publishes that it took them: what one round of a driver's receive loop brings, and one of the
+/// kernel's test runs.
+const UNPUBLISHED: usize = 256;
 
 /// A ring that a queue can hold for several sockets.
 pub(super) trait QueueRing: Sized {

@@ -237,6 +237,5 @@ impl Drop for Sender {
         self.cache.flush(self.core.umem.pool());
         self.core.tx.cached.store(0, Ordering::Relaxed);
         self.completion.put(&self.core.queue);
-        self.core.leave_tx(self.tx.take());
     }
 }
