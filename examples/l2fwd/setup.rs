@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use xskit::{
-    Interface, Port, PortConfig, QueueId, Receiver, RingSize, Sender, Socket, SocketConfig, Umem,
-    UmemConfig,
+    Port, PortConfig, QueueId, Receiver, Sender, Socket, SocketConfig, Umem, UmemConfig,
     socket::{Mode, StatisticsReader},
 };
 
@@ -14,8 +13,8 @@ use crate::{
     path::{Bytes, Path, Style},
 };
 
-/// Frames per queue beyond what its rings hold: for sockets' caches.
-const FRAMES_AT_HAND: u32 = 1024;
+/// Frames per queue that sockets may have in their caches.
+const CACHED: u32 = 1024;
 
 /// Everything that forwards.
 pub(crate) struct Forwarder {
@@ -60,18 +59,26 @@ impl Forwarder {
         let rules = options.rules()?;
         options.check()?;
         let config = options.socket();
-        let umem = umem(options, &config)?;
+        let configs: Vec<PortConfig> = options
+            .interfaces
+            .iter()
+            .map(|name| {
+                let port = PortConfig::new(name)
+                    .rules(rules.clone())
+                    .attach(options.attach())
+                    .socket(config.clone())
+                    // A path's batch and its spare frames, and what sockets have in their caches.
+                    .frames_at_hand(2 * options.running.batch + CACHED);
+                match options.queues() {
+                    Some(queues) => port.queues(queues.iter().copied()),
+                    None => port,
+                }
+            })
+            .collect();
+        let umem = umem(options, &configs)?;
         let mut ports = Vec::new();
-        for name in &options.interfaces {
-            let mut port = PortConfig::new(name)
-                .rules(rules.clone())
-                .attach(options.attach())
-                .socket(config.clone())
-                .umem(&umem);
-            if let Some(queues) = options.queues() {
-                port = port.queues(queues.iter().copied());
-            }
-            ports.push(port.open()?);
+        for port in configs {
+            ports.push(port.umem(&umem).open()?);
         }
         let sockets: Vec<Vec<Socket>> = ports.iter_mut().map(Port::take_queues).collect();
         if let Some(microseconds) = options.running.busy_poll {
@@ -151,12 +158,10 @@ fn share(
 }
 
 /// One memory for all ports, large enough that no ring runs dry.
-fn umem(options: &Options, config: &SocketConfig) -> Result<Umem, Failure> {
-    let frames = if let Some(frames) = options.memory.frames {
-        frames
-    } else {
-        let each = options.interfaces.iter().map(|name| frames_for(name, options, config));
-        each.sum::<Result<u32, _>>()?
+fn umem(options: &Options, ports: &[PortConfig]) -> Result<Umem, Failure> {
+    let frames = match options.memory.frames {
+        Some(frames) => frames,
+        None => ports.iter().map(PortConfig::frames_needed).sum::<Result<u32, _>>()?,
     };
     let umem = UmemConfig::new(frames)
         .chunk_size(options.memory.chunk_size)
@@ -164,21 +169,4 @@ fn umem(options: &Options, config: &SocketConfig) -> Result<Umem, Failure> {
         .pages(options.memory.pages())
         .build()?;
     Ok(umem)
-}
-
-/// What the rings of an interface hold, and the batches of the paths that begin there.
-fn frames_for(name: &str, options: &Options, config: &SocketConfig) -> Result<u32, Failure> {
-    let facts = Interface::by_name(name)?.facts()?;
-    let queues = match options.queues() {
-        Some(queues) => u32::try_from(queues.len())?,
-        None => facts.queues.active,
-    };
-    let size = |ring: Option<RingSize>| ring.map_or(0, RingSize::get);
-    // As `Port` makes the Fill ring.
-    let fill =
-        RingSize::at_least(facts.rx_ring.unwrap_or(0).saturating_add(size(config.rx_size())))
-            .max(config.fill_size())
-            .get();
-    let batch = 2 * options.running.batch;
-    Ok((fill + size(config.tx_size()) + batch + FRAMES_AT_HAND).saturating_mul(queues))
 }

@@ -30,13 +30,15 @@ struct Suite {
     /// What follows `cargo test`.
     arguments: &'static [&'static str],
     needs: Needs,
+    /// What else to build first, for tests that run it.
+    also: &'static [&'static str],
     /// Set for its binaries, unless the caller has set it to something else.
     environment: Option<(&'static str, &'static str)>,
 }
 
 impl Suite {
     const fn new(name: &'static str, needs: Needs, arguments: &'static [&'static str]) -> Self {
-        Self { name, arguments, needs, environment: None }
+        Self { name, arguments, needs, also: &[], environment: None }
     }
 }
 
@@ -82,6 +84,14 @@ const SUITES: &[Suite] = &[
             "soak",
             Needs::Root,
             &["--package", "xskit", "--test", "veth_soak", "--all-features"],
+        )
+    },
+    Suite {
+        also: &["build", "--package", "xskit", "--examples", "--all-features"],
+        ..Suite::new(
+            "examples",
+            Needs::Root,
+            &["--package", "xskit", "--test", "examples", "--all-features"],
         )
     },
     Suite::new("xtask", Needs::Nothing, &["--package", "xtask"]),
@@ -169,6 +179,9 @@ impl Outcome {
         let arguments = [&["test"], suite.arguments].concat();
         if suite.needs == Needs::Cargo {
             return self.watch(cargo::cargo(arguments).arg("--").args(options));
+        }
+        if !suite.also.is_empty() {
+            cargo::run(&mut cargo::cargo(suite.also))?;
         }
         let binaries = cargo::build(&[arguments.as_slice(), &["--no-run"]].concat())?;
         let mut failures = Vec::new();
