@@ -109,7 +109,8 @@ pub enum ErrorKind {
     Limit,
     /// The interface is down.
     LinkDown,
-    /// The interface was deleted, or moved to another network namespace.
+    /// The interface was deleted, or moved to another network namespace. It is set down first, so that
+    /// a call made meanwhile says [`LinkDown`](Self::LinkDown), and the next one this.
     LinkGone,
     /// A batch was given to a socket of another [`Umem`](crate::umem::Umem).
     WrongUmem,

@@ -11,7 +11,7 @@ use crate::{
 /// How long a link may take to come back after a program was attached: some NICs reset it then.
 const CARRIER: Duration = Duration::from_secs(30);
 
-/// Frames per queue beyond what its rings hold: for batches, caches and packets held for later.
+/// Frames per queue beyond what its rings hold.
 const FRAMES_AT_HAND: u32 = 2048;
 
 /// What a [`Port`] shall be.
@@ -38,6 +38,7 @@ pub struct PortConfig {
     socket: SocketConfig,
     umem: Option<Umem>,
     frames: Option<u32>,
+    frames_at_hand: u32,
     chunk_size: ChunkSize,
     headroom: u32,
     pages: Pages,
@@ -57,6 +58,7 @@ impl PortConfig {
             socket: SocketConfig::default(),
             umem: None,
             frames: None,
+            frames_at_hand: FRAMES_AT_HAND,
             chunk_size: ChunkSize::default(),
             headroom: 0,
             pages: Pages::default(),
@@ -109,7 +111,27 @@ impl PortConfig {
         self
     }
 
-    /// Frames of the port's own UMEM; by default what the rings hold, and 2048 more per queue.
+    /// Frames per queue beyond what its rings hold, 2048 by default: for batches, their spare lists, caches
+    /// and packets held for later.
+    pub fn frames_at_hand(mut self, frames: u32) -> Self {
+        self.frames_at_hand = frames;
+        self
+    }
+
+    /// Frames that a port of this configuration needs: what the rings of all its queues hold, and
+    /// [`frames_at_hand`](Self::frames_at_hand) for each. To make one UMEM for several ports, add them up.
+    ///
+    /// # Errors
+    ///
+    /// As [`Interface::by_name`], and for queues that the interface does not have.
+    pub fn frames_needed(&self) -> Result<u32> {
+        let interface = Interface::by_name(&self.interface)?;
+        let facts = interface.facts()?;
+        let queues = self.choose_queues(&interface, &facts)?;
+        Ok(self.frames_for(queues.len(), &self.socket_config(&facts)))
+    }
+
+    /// Frames of the port's own UMEM, instead of [`frames_needed`](Self::frames_needed).
     pub fn frames(mut self, frames: u32) -> Self {
         self.frames = Some(frames);
         self
@@ -203,12 +225,15 @@ impl PortConfig {
         config.fill(fill)
     }
 
+    fn frames_for(&self, queues: usize, config: &SocketConfig) -> u32 {
+        let receiving = config.rx_size().map_or(0, |_| config.fill_size().get());
+        let sending = config.tx_size().map_or(0, RingSize::get);
+        let each = receiving.saturating_add(sending).saturating_add(self.frames_at_hand);
+        each.saturating_mul(u32::try_from(queues).unwrap_or(u32::MAX))
+    }
+
     fn make_umem(&self, queues: usize, config: &SocketConfig) -> Result<Umem> {
-        let rings = config.rx_size().map_or(0, |_| config.fill_size().get())
-            + config.tx_size().map_or(0, RingSize::get);
-        let queues = u32::try_from(queues).unwrap_or(u32::MAX);
-        let frames = (rings + FRAMES_AT_HAND).saturating_mul(queues);
-        UmemConfig::new(self.frames.unwrap_or(frames))
+        UmemConfig::new(self.frames.unwrap_or_else(|| self.frames_for(queues, config)))
             .chunk_size(self.chunk_size)
             .headroom(self.headroom)
             .pages(self.pages)

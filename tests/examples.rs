@@ -325,6 +325,39 @@ fn l2fwd_forwards_from_two_queues_to_one() {
 }
 
 #[test]
+fn l2fwd_accounts_for_a_flood() {
+    let Some(lab) = Lab::for_test() else { return };
+    let mut raw = lab.raw().unwrap();
+    let series = Numbered::new(lab.flow(PORT), 64, 1);
+    let burst: Vec<Vec<u8>> = (0..64).map(|number| series.frame(number)).collect();
+    // Small rings, so that packets are lost.
+    let arguments = ["near0", "--all", "--rx-ring", "64", "--tx-ring", "64", "--batch", "256"];
+    let (l2fwd, _) = Running::l2fwd(lab.near.netns(), &arguments);
+    let (started, mut returned) = (Instant::now(), 0);
+    while started.elapsed() < Duration::from_secs(2) {
+        raw.send_all(&burst).unwrap();
+        returned += raw.drain().unwrap() as u64;
+    }
+    loop {
+        match raw.recv_each(Duration::from_millis(300), |_| ()).unwrap() {
+            0 => break,
+            count => returned += count as u64,
+        }
+    }
+    let end = l2fwd.end();
+    let (queue, program) = (&end["queues"][0], end["ports"][0]["program"].as_object().unwrap());
+    let (received, sent) = (number(&queue["received"]), number(&queue["sent"]));
+    assert!(received > 1000 && received == sent, "{end}");
+    assert_eq!(sent - number(&queue["losses"]["tx_dropped"]), returned, "{end}");
+    // What was redirected and did not arrive, the tracepoint and the kernel know of.
+    let redirected = number(&queue["others"]["redirected"]);
+    let failed = program.iter().filter(|(name, _)| name.starts_with("redirect_failed"));
+    let failed: Vec<u64> = failed.map(|(_, count)| number(count)).collect();
+    assert_eq!(redirected - received, failed.iter().sum::<u64>(), "{end}");
+    assert_eq!(program["redirect_failed_rx_ring_full"], queue["losses"]["rx_ring_full"], "{end}");
+}
+
+#[test]
 fn l2fwd_tells_every_second_and_ends_in_time() {
     let Some(lab) = Lab::for_test() else { return };
     let mut raw = lab.raw().unwrap();
@@ -402,6 +435,39 @@ fn l2fwd_ends_when_the_interface_is_deleted() {
 #[test]
 fn l2fwd_ends_when_the_interface_goes_down() {
     dies(|lab| lab.near.down().unwrap(), "is down");
+}
+
+#[test]
+fn l2fwd_ends_when_one_of_two_interfaces_is_deleted_under_traffic() {
+    if !require(Need::Bpf) {
+        return;
+    }
+    let chain = Chain::new().unwrap();
+    let source = RawPort::open(&chain.source).unwrap();
+    let (mut l2fwd, _) = Running::l2fwd(chain.forwarder(), &["ingress0", "egress0", "--all"]);
+    let frame = chain.flow(PORT).frame(&[0; 100]);
+    let mut deleted = None;
+    let started = Instant::now();
+    while l2fwd.child.try_wait().unwrap().is_none() {
+        assert!(started.elapsed() < LIMIT, "it did not end");
+        source.send(&frame).unwrap();
+        if started.elapsed() > Duration::from_millis(300) {
+            deleted.get_or_insert_with(|| {
+                chain.egress.delete().unwrap();
+                Instant::now()
+            });
+        }
+    }
+    let took = deleted.expect("it ran until then").elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert!(!l2fwd.status().success());
+    let words = l2fwd.words();
+    // The kernel takes an interface down before it deletes it, and traffic may notice in between.
+    let why = words.contains("deleted") || words.contains("is down");
+    assert!(words.contains("egress0") && why, "{words}");
+    let end = l2fwd.event("end").expect("totals at the end");
+    assert_eq!(end["audit_ok"], true, "{end}");
+    assert_eq!(chain.ingress.xdp_program().unwrap(), None);
 }
 
 fn refused(netns: &Netns, arguments: &[&str], expected: &[&str]) {

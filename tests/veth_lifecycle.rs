@@ -45,7 +45,7 @@ fn a_thousand_ports_leave_nothing() {
     lab.enter(|| {
         let cycle = |number: usize| {
             let mut port = near().frames(128).socket(rings(64)).open().unwrap();
-            if number % 100 == 0 {
+            if number.is_multiple_of(100) {
                 let umem = port.umem().clone();
                 let mut socket = port.take_queue(0).unwrap();
                 raw.send(&series.frame(0)).unwrap();
@@ -203,13 +203,13 @@ fn a_port_of_two_queues_goes_in_any_order() {
             let umem = port.umem().clone();
             let mut sockets: Vec<_> = port.take_queues().into_iter().map(Some).collect();
             let mut port = Some(port);
-            for (gone, part) in order.iter().enumerate() {
-                match part {
+            for (gone, what) in order.iter().enumerate() {
+                match what {
                     0 => port = None,
-                    part => sockets[part - 1] = None,
+                    other => sockets[other - 1] = None,
                 }
                 let attached = lab.near.xdp_program().unwrap().is_some();
-                assert_eq!(attached, gone < 2, "{part} of {order:?}");
+                assert_eq!(attached, gone < 2, "{what} of {order:?}");
                 adds_up(&umem);
             }
             let interface = near_interface();
@@ -233,7 +233,7 @@ fn child_runs_traffic() {
     let mut batch = port.umem().batch(64);
     let mut received = 0;
     loop {
-        let _ = socket.wait(Interest::for_batch(&batch), None).unwrap();
+        socket.wait(Interest::for_batch(&batch), None).unwrap();
         if batch.is_empty() {
             let before = received;
             received += socket.recv(&mut batch).unwrap();

@@ -136,7 +136,7 @@ fn soak(mode: AttachMode, time: Duration) {
     let series = to_near(&lab, 128);
     let back = Numbered::new(lab.flow(support::PORT).reflected(), 128, 1);
     let stop = AtomicBool::new(false);
-    let (sunk, quiet) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (arrived, quiet) = (AtomicU64::new(0), AtomicBool::new(false));
     lab.enter(|| {
         let mut port = near().attach(mode).frames(16384).open().unwrap();
         let umem = port.umem().clone();
@@ -150,10 +150,10 @@ fn soak(mode: AttachMode, time: Duration) {
             let counting = scope.spawn(|| {
                 let mut checker = Checker::new(back.clone());
                 while !quiet.load(Ordering::Relaxed) {
-                    let arrived = sink.recv_each(TURN, |frame| {
+                    let now = sink.recv_each(TURN, |frame| {
                         checker.check(frame);
                     });
-                    sunk.fetch_add(arrived.unwrap() as u64, Ordering::Relaxed);
+                    arrived.fetch_add(now.unwrap() as u64, Ordering::Relaxed);
                 }
                 checker
             });
@@ -163,7 +163,7 @@ fn soak(mode: AttachMode, time: Duration) {
             // What is still on its way arrives.
             let mut last = (0, Instant::now());
             eventually("it becomes quiet", || {
-                let now = sunk.load(Ordering::Relaxed);
+                let now = arrived.load(Ordering::Relaxed);
                 if now != last.0 {
                     last = (now, Instant::now());
                 }
@@ -181,12 +181,12 @@ fn soak(mode: AttachMode, time: Duration) {
         let far_rx = far.0 - before.1.0;
         let missed = missed(&sink);
         let tally = checker.tally();
-        let rate = generated as f64 / time.as_secs_f64() / 1000.0;
-        writeln!(
-            io::stderr(),
-            "soak {mode:?}: {} s, {generated} generated ({rate:.0} kpps), {} received, {} sent, {} \
-             came back; dropped: {near_rx} near rx, {near_tx} near tx, {far_rx} far rx, {} by EBUSY, \
-             {missed} by the raw socket, {:?}, {:?}; {} wake-ups to send",
+        let rate = generated / time.as_secs().max(1);
+        // Past the harness, which hides what passing tests print.
+        let report = format!(
+            "soak {mode:?}: {} s, {generated} generated ({rate} a second), {} received, {} sent, {} came \
+             back; dropped: {near_rx} near rx, {near_tx} near tx, {far_rx} far rx, {} by EBUSY, \
+             {missed} by the raw socket, {:?}, {:?}; {} wake-ups to send\n",
             time.as_secs(),
             statistics.received,
             statistics.sent,
@@ -195,13 +195,12 @@ fn soak(mode: AttachMode, time: Duration) {
             statistics.kernel,
             counters.redirect_errors,
             statistics.wakeups_tx,
-        )
-        .unwrap();
+        );
+        io::stderr().write_all(report.as_bytes()).unwrap();
 
         // On the way there.
         let total = counters.total;
-        assert_eq!(total.redirected + total.passed() + near_rx, generated, "{total:?}");
-        assert_eq!(total.passed(), 0, "{total:?}");
+        assert_eq!((total.redirected, total.passed()), (generated, 0), "{total:?}");
         let kernel = statistics.kernel;
         // In copy mode what found no frame is among what was dropped.
         let refused = kernel.rx_dropped + kernel.rx_ring_full.unwrap_or(0);
@@ -209,6 +208,8 @@ fn soak(mode: AttachMode, time: Duration) {
         if let Some(errors) = counters.redirect_errors {
             assert_eq!(errors.total(), refused);
         }
+        // A native veth counts refused redirects itself, once more.
+        assert!(near_rx == 0 || near_rx == refused, "{near_rx} near rx, {refused} refused");
         // Here.
         assert_eq!((statistics.sent, statistics.tx_refused), (statistics.received, 0));
         assert_eq!((statistics.completed, statistics.lost), (statistics.sent, 0));

@@ -182,10 +182,11 @@ impl Options {
 
     /// Refuses what would fail later or cut somebody off.
     pub(crate) fn check(&self) -> Result<(), Failure> {
-        if let [one, other] = self.interfaces.as_slice()
-            && one == other
-        {
-            return Err(format!("{one} is named twice; name it once to reflect on it").into());
+        match self.interfaces.as_slice() {
+            [one, other] if one == other => {
+                return Err(format!("{one} is named twice; name it once to reflect on it").into());
+            }
+            _ => {}
         }
         if self.sockets.zero_copy && matches!(self.sockets.mode, Mode::Generic) {
             return Err("--zero-copy needs the driver, which --mode generic leaves out".into());

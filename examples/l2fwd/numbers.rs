@@ -102,16 +102,7 @@ impl QueueSample {
                 bytes: queue.bytes_out.iter().map(|bytes| sent_bytes(bytes)).sum(),
             },
             losses: losses(&sum),
-            others: [
-                &[
-                    ("redirected", program.redirected),
-                    ("completed", sum.completed),
-                    ("wakeups_rx", sum.wakeups_rx),
-                    ("wakeups_tx", sum.wakeups_tx),
-                ],
-                passed(&program).as_slice(),
-            ]
-            .concat(),
+            others: others(&sum, &program),
         })
     }
 }
@@ -147,20 +138,27 @@ fn losses(statistics: &Statistics) -> Named {
     let newer = [
         ("rx_ring_full", kernel.rx_ring_full),
         ("rx_fill_ring_empty_descs", kernel.rx_fill_ring_empty_descs),
-        ("tx_ring_empty_descs", kernel.tx_ring_empty_descs),
     ];
     named.extend(newer.into_iter().filter_map(|(name, count)| Some((name, count?))));
     named
 }
 
-fn passed(program: &QueueCounters) -> Named {
-    vec![
+/// What says nothing about lost packets. An empty TX ring is how sending ends.
+fn others(statistics: &Statistics, program: &QueueCounters) -> Named {
+    let Statistics { kernel, completed, wakeups_rx, wakeups_tx, .. } = statistics;
+    let mut named = vec![
+        ("redirected", program.redirected),
+        ("completed", *completed),
+        ("wakeups_rx", *wakeups_rx),
+        ("wakeups_tx", *wakeups_tx),
         ("passed_no_socket", program.passed_no_socket),
         ("passed_no_rule", program.passed_no_rule),
         ("passed_malformed", program.passed_malformed),
         ("passed_too_deep", program.passed_too_deep),
         ("passed_fragment", program.passed_fragment),
-    ]
+    ];
+    named.extend(kernel.tx_ring_empty_descs.map(|count| ("tx_ring_empty_descs", count)));
+    named
 }
 
 /// What the program counted for no queue in particular, and on queues that are not open.

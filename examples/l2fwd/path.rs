@@ -13,9 +13,9 @@ use xskit::{Batch, Receiver, Result, Sender};
 
 use crate::{busy_poll, stop::Stop};
 
-/// How long to wait for packets at first, and at most: in between, the sending half is looked after.
-const SHORTEST: Duration = Duration::from_millis(1);
-const LONGEST: Duration = Duration::from_millis(100);
+/// How long to wait for packets while the kernel has not taken all that was sent, and else.
+const SHORT: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_millis(100);
 
 /// How long packets that were received before the end may still take to be sent.
 const LAST_CALL: Duration = Duration::from_millis(200);
@@ -56,15 +56,13 @@ pub(crate) struct Bytes {
 impl Path {
     /// Forwards until somebody wants the end.
     pub(crate) fn run(&mut self, stop: &Stop) -> Result<()> {
-        let mut patience = SHORTEST;
         while !stop.wanted() {
             // Each packet is processed once: new ones come only when all others are sent.
             if self.batch.is_empty() && !self.receive()? {
-                self.rest(&mut patience)?;
+                self.rest()?;
                 continue;
             }
-            patience = SHORTEST;
-            self.send(LONGEST)?;
+            self.send(LONG)?;
         }
         let deadline = Instant::now() + LAST_CALL;
         while !self.batch.is_empty() && Instant::now() < deadline {
@@ -102,25 +100,22 @@ impl Path {
         Ok(())
     }
 
-    /// Nothing to receive: waits for packets, and sees to the sending half meanwhile. The kernel may
-    /// not have been able to take all packets from the TX ring when it was called, so that the first
-    /// look is soon; the longer nothing happens, the rarer they become.
-    fn rest(&mut self, patience: &mut Duration) -> Result<()> {
+    /// Nothing to receive: waits for packets, and sees to the sending half, which may be another
+    /// socket's: the kernel has to be called again for what it could not take from the TX ring.
+    fn rest(&mut self) -> Result<()> {
         self.sender.reap()?;
         if self.style.spin {
             hint::spin_loop();
-        } else if !self.receiver.wait(*patience)? {
-            *patience = (*patience * 2).min(LONGEST);
+        } else {
+            self.receiver.wait(if self.sender.unsent() > 0 { SHORT } else { LONG })?;
         }
         Ok(())
     }
 }
 
 fn swap_macs(frame: &mut [u8]) {
-    if let Some((destination, rest)) = frame.split_first_chunk_mut::<6>()
-        && let Some(source) = rest.first_chunk_mut::<6>()
-    {
-        std::mem::swap(destination, source);
+    if let Some(addresses) = frame.first_chunk_mut::<12>() {
+        addresses.rotate_left(6);
     }
 }
 

@@ -165,7 +165,7 @@ impl<'a> Report<'a> {
             let Traffic { packets, bytes } = total.sent;
             write!(line, "  tx {packets} packets {bytes} bytes")?;
             append(&mut line, &total.losses);
-            append(&mut line, &passed(&total.others));
+            append(&mut line, &total.others);
             print(&line)?;
         }
         self.outside(total.ports.iter().cloned())?;

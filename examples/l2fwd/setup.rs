@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use xskit::{
-    Interface, Port, PortConfig, QueueId, Receiver, RingSize, Sender, Socket, SocketConfig, Umem,
-    UmemConfig,
+    Port, PortConfig, QueueId, Receiver, Sender, Socket, SocketConfig, Umem, UmemConfig,
     socket::{Mode, StatisticsReader},
 };
 
@@ -14,8 +13,8 @@ use crate::{
     path::{Bytes, Path, Style},
 };
 
-/// Frames per queue beyond what its rings hold: for sockets' caches.
-const FRAMES_AT_HAND: u32 = 1024;
+/// Frames per queue that sockets may have in their caches.
+const CACHED: u32 = 1024;
 
 /// Everything that forwards.
 pub(crate) struct Forwarder {
@@ -60,64 +59,84 @@ impl Forwarder {
         let rules = options.rules()?;
         options.check()?;
         let config = options.socket();
-        let umem = umem(options, &config)?;
+        let configs: Vec<PortConfig> = options
+            .interfaces
+            .iter()
+            .map(|name| {
+                let port = PortConfig::new(name)
+                    .rules(rules.clone())
+                    .attach(options.attach())
+                    .socket(config.clone())
+                    // A path's batch and its spare frames, and what sockets have in their caches.
+                    .frames_at_hand(2 * options.running.batch + CACHED);
+                match options.queues() {
+                    Some(queues) => port.queues(queues.iter().copied()),
+                    None => port,
+                }
+            })
+            .collect();
+        let umem = umem(options, &configs)?;
         let mut ports = Vec::new();
-        for name in &options.interfaces {
-            let mut port = PortConfig::new(name)
-                .rules(rules.clone())
-                .attach(options.attach())
-                .socket(config.clone())
-                .umem(&umem);
-            if let Some(queues) = options.queues() {
-                port = port.queues(queues.iter().copied());
-            }
-            ports.push(port.open()?);
+        for port in configs {
+            ports.push(port.umem(&umem).open()?);
         }
-        let mut sockets: Vec<Vec<Socket>> = ports.iter_mut().map(Port::take_queues).collect();
+        let sockets: Vec<Vec<Socket>> = ports.iter_mut().map(Port::take_queues).collect();
         if let Some(microseconds) = options.running.busy_poll {
             for socket in sockets.iter().flatten() {
                 busy_poll::prefer(socket, microseconds, options.running.busy_poll_budget)?;
             }
         }
-        let style = Style {
-            reflect: ports.len() == 1,
-            spin: options.running.spin,
-            busy_poll: options.running.busy_poll.is_some(),
-        };
         let mut queues: Vec<Vec<Queue>> = sockets
             .iter()
             .enumerate()
             .map(|(port, sockets)| sockets.iter().map(|socket| Queue::new(port, socket)).collect())
             .collect();
-        let mut extra = Vec::new();
-        for to in 0..sockets.len() {
-            let arriving = sockets[(to + 1) % sockets.len()].len();
-            extra.push(share(&mut sockets[to], &mut queues[to], arriving, &config)?);
-        }
-        let (receivers, mut senders): (Vec<Vec<Receiver>>, Vec<Vec<Sender>>) = sockets
-            .into_iter()
-            .map(|sockets| sockets.into_iter().map(Socket::into_split).unzip())
-            .unzip();
-        for (senders, extra) in senders.iter_mut().zip(extra) {
-            senders.extend(extra);
-        }
-        let mut paths = Vec::new();
-        for (from, receivers) in receivers.into_iter().enumerate() {
-            // To the other port; back to the only one.
-            let to = (from + 1) % ports.len();
-            let outgoing = queues[to].len();
-            for (index, (receiver, sender)) in
-                receivers.into_iter().zip(senders[to].drain(..)).enumerate()
-            {
-                let bytes = queues[from][index].bytes_in.clone();
-                queues[to][index % outgoing].bytes_out.push(bytes.clone());
-                let batch = umem.batch(usize::try_from(options.running.batch)?);
-                paths.push(Path { receiver, sender, batch, bytes, style });
-            }
-        }
+        let paths = connect(sockets, &mut queues, &umem, options)?;
         let queues = queues.into_iter().flatten().collect();
         Ok(Self { paths, ports, umem, queues })
     }
+}
+
+/// Lays a path from every queue to one of the other port, or back to itself where there is one port.
+fn connect(
+    mut sockets: Vec<Vec<Socket>>,
+    queues: &mut [Vec<Queue>],
+    umem: &Umem,
+    options: &Options,
+) -> Result<Vec<Path>, Failure> {
+    let ports = sockets.len();
+    let style = Style {
+        reflect: ports == 1,
+        spin: options.running.spin,
+        busy_poll: options.running.busy_poll.is_some(),
+    };
+    let mut extra = Vec::new();
+    for to in 0..ports {
+        let arriving = sockets[(to + 1) % ports].len();
+        extra.push(share(&mut sockets[to], &mut queues[to], arriving, &options.socket())?);
+    }
+    let (receivers, mut senders): (Vec<Vec<Receiver>>, Vec<Vec<Sender>>) = sockets
+        .into_iter()
+        .map(|sockets| sockets.into_iter().map(Socket::into_split).unzip())
+        .unzip();
+    for (senders, extra) in senders.iter_mut().zip(extra) {
+        senders.extend(extra);
+    }
+    let mut paths = Vec::new();
+    for (from, receivers) in receivers.into_iter().enumerate() {
+        let to = (from + 1) % ports;
+        let outgoing = queues[to].len();
+        // Where fewer queues arrive than there are, some do not send.
+        for (index, (receiver, sender)) in
+            receivers.into_iter().zip(senders[to].drain(..)).enumerate()
+        {
+            let bytes = queues[from][index].bytes_in.clone();
+            queues[to][index % outgoing].bytes_out.push(bytes.clone());
+            let batch = umem.batch(usize::try_from(options.running.batch)?);
+            paths.push(Path { receiver, sender, batch, bytes, style });
+        }
+    }
+    Ok(paths)
 }
 
 /// Where more queues arrive than there are here, some of them need sockets of their own to send with:
@@ -139,12 +158,10 @@ fn share(
 }
 
 /// One memory for all ports, large enough that no ring runs dry.
-fn umem(options: &Options, config: &SocketConfig) -> Result<Umem, Failure> {
-    let frames = if let Some(frames) = options.memory.frames {
-        frames
-    } else {
-        let each = options.interfaces.iter().map(|name| frames_for(name, options, config));
-        each.sum::<Result<u32, _>>()?
+fn umem(options: &Options, ports: &[PortConfig]) -> Result<Umem, Failure> {
+    let frames = match options.memory.frames {
+        Some(frames) => frames,
+        None => ports.iter().map(PortConfig::frames_needed).sum::<Result<u32, _>>()?,
     };
     let umem = UmemConfig::new(frames)
         .chunk_size(options.memory.chunk_size)
@@ -152,21 +169,4 @@ fn umem(options: &Options, config: &SocketConfig) -> Result<Umem, Failure> {
         .pages(options.memory.pages())
         .build()?;
     Ok(umem)
-}
-
-/// What the rings of an interface hold, and the batches of the paths that begin there.
-fn frames_for(name: &str, options: &Options, config: &SocketConfig) -> Result<u32, Failure> {
-    let facts = Interface::by_name(name)?.facts()?;
-    let queues = match options.queues() {
-        Some(queues) => u32::try_from(queues.len())?,
-        None => facts.queues.active,
-    };
-    let size = |ring: Option<RingSize>| ring.map_or(0, RingSize::get);
-    // As `Port` makes the Fill ring.
-    let fill =
-        RingSize::at_least(facts.rx_ring.unwrap_or(0).saturating_add(size(config.rx_size())))
-            .max(config.fill_size())
-            .get();
-    let batch = 2 * options.running.batch;
-    Ok((fill + size(config.tx_size()) + batch + FRAMES_AT_HAND).saturating_mul(queues))
 }

@@ -6,7 +6,7 @@ use super::{Mode, endpoint::Endpoint, queue::Queue};
 use crate::{
     Error, ErrorKind, QueueId, Step,
     program::Attachment,
-    ring::{Consumer, Indices, Producer},
+    ring::{Consumer, Indices},
     sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, lock},
     sys::uapi::Desc,
     umem::{Holder, Tally, Umem, to_u32},
@@ -23,9 +23,8 @@ pub(crate) struct Core {
     pub(super) tx: TxCounters,
     /// The RX ring, to look at.
     pub(super) rx_level: Option<Indices>,
-    /// The rings that the halves leave behind.
+    /// The RX ring, once its half is gone.
     rx_left: Mutex<Option<Consumer<Desc>>>,
-    tx_left: Mutex<Option<Producer<Desc>>>,
     pub(super) endpoint: Endpoint,
     pub(super) queue: Arc<Queue>,
     /// A share of the program's attachment: no program is detached under a socket.
@@ -90,7 +89,6 @@ impl Core {
             tx: TxCounters::default(),
             rx_level,
             rx_left: Mutex::default(),
-            tx_left: Mutex::default(),
             endpoint,
             queue,
             attachment: Mutex::default(),
@@ -101,10 +99,6 @@ impl Core {
 
     pub(super) fn leave_rx(&self, ring: Option<Consumer<Desc>>) {
         *lock(&self.rx_left) = ring;
-    }
-
-    pub(super) fn leave_tx(&self, ring: Option<Producer<Desc>>) {
-        *lock(&self.tx_left) = ring;
     }
 
     /// An error of this socket, found by us.
@@ -145,7 +139,7 @@ impl Holder for Core {
 impl Drop for Core {
     fn drop(&mut self) {
         let geometry = *self.umem.geometry();
-        // Received packets are ours, taken or not. What lies in the TX ring may still be on its way.
+        // Received packets are ours, taken or not.
         let received = lock(&self.rx_left).take().map_or(Vec::new(), Consumer::into_ready);
         let home: Vec<u64> = received
             .iter()
@@ -155,8 +149,6 @@ impl Drop for Core {
         self.umem.counts().lose(to_u32(received.len() - home.len()));
         self.queue.filled.leave(to_u32(received.len()));
         self.umem.returned(&home);
-        let unsent = lock(&self.tx_left).take().map_or(Vec::new(), Producer::into_untaken);
-        self.queue.leave_unsent(unsent.iter().map(|desc| geometry.base(desc.addr)).collect());
         self.rx_level = None;
     }
 }

@@ -51,6 +51,15 @@ impl Endpoint {
         }
     }
 
+    /// Whether the interface is gone, and the kernel has taken the socket off it: its queue is never bound
+    /// again, and nobody reaches the frames in its rings any more.
+    pub(super) fn is_let_go(&self) -> bool {
+        // Unbound is what the kernel says first. It holds the socket's lock until it has also waited for
+        // whoever was receiving and stopped the driver, and counters are read under that lock.
+        matches!(self.kick_rx(), Err(error) if error.raw_os_error() == Some(libc::ENXIO))
+            && self.statistics().is_ok()
+    }
+
     /// Waits for an event, at most `timeout`; whether there was one.
     pub(super) fn poll(&self, interest: Interest, timeout: Duration) -> io::Result<bool> {
         match self {

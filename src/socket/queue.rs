@@ -4,7 +4,6 @@
 //! queue hold them together, each behind a lock that is taken once per batch.
 
 use std::{
-    collections::HashSet,
     mem,
     ops::{Deref, DerefMut},
 };
@@ -32,8 +31,6 @@ pub(crate) struct Queue {
     /// The rings, while no sole socket has them.
     fill: Mutex<Option<Producer<u64>>>,
     completion: Mutex<Option<Consumer<u64>>>,
-    /// Frames that lay in the TX ring of the member that closed last.
-    unsent: Mutex<Vec<u64>>,
     /// The socket on which the rings were made: it stays open as long as they are used.
     owner: Option<Endpoint>,
 }
@@ -58,19 +55,10 @@ impl Queue {
             sending: Outstanding::default(),
             fill: Mutex::default(),
             completion: Mutex::default(),
-            unsent: Mutex::default(),
             owner: Some(owner),
         });
         umem.counts().register(&queue);
         queue
-    }
-
-    /// Takes note of frames that lay in the TX ring of a member that closes.
-    ///
-    /// Those of a member before it are forgotten, and only counted from now on: the kernel may have sent
-    /// them since, and this member taken them from the Completion ring.
-    pub(super) fn leave_unsent(&self, frames: Vec<u64>) {
-        *lock(&self.unsent) = frames;
     }
 }
 
@@ -86,32 +74,43 @@ impl Holder for Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         let (umem, geometry) = (self.umem.clone(), *self.umem.geometry());
-        let base = |address: &u64| geometry.holds(*address).then(|| geometry.base(*address));
-        // Completed frames are ours already. What lies in the Fill ring the kernel may still take until
-        // the socket is closed, and what it took before it may still write.
+        let owner = self.owner.take();
+        // Asked before the rings are read: once it has let go, the kernel moves no index any more.
+        let let_go = owner.as_ref().is_some_and(Endpoint::is_let_go);
+        // Completed frames are ours already.
         let completed = lock(&self.completion).take().map_or(Vec::new(), Consumer::into_ready);
-        let home: Vec<u64> = completed.iter().filter_map(base).collect();
+        let home: Vec<u64> = completed
+            .iter()
+            .filter(|address| geometry.holds(**address))
+            .map(|address| geometry.base(*address))
+            .collect();
         umem.counts().lose(to_u32(completed.len() - home.len()));
         self.sending.sub(to_u32(completed.len()));
         umem.returned(&home);
+        // What lies in the Fill ring the kernel may still take until the socket is closed. What it took
+        // before, and what lay in TX rings, it may have finished meanwhile: of that only the number is
+        // sure.
         let mut known = lock(&self.fill).take().map_or(Vec::new(), Producer::into_untaken);
-        // The kernel may have sent some after that TX ring was looked at, and before this Completion ring
-        // was: a frame is at home or held, never both.
-        let mut unsent = mem::take(&mut *lock(&self.unsent));
-        if !home.is_empty() && !unsent.is_empty() {
-            let home: HashSet<u64> = home.into_iter().collect();
-            unsent.retain(|frame| !home.contains(frame));
+        if !let_go {
+            known.drain(..known.len().min(UNPUBLISHED));
         }
-        known.append(&mut unsent);
         let held = self.filled.get().saturating_add(self.sending.get());
         let unknown = held.saturating_sub(to_u32(known.len()));
         // Held before it is closed: whoever binds the queue next finds them.
         umem.quarantine(Held { ifindex: self.ifindex, queue: self.id, known, unknown });
         // Unmapped before it is closed: a mapped ring keeps the kernel's socket alive.
         self.completion_level = None;
-        drop(self.owner.take());
+        drop(owner);
+        if let_go {
+            umem.queue_is_free(self.ifindex, self.id, &[]);
+        }
     }
 }
+
+/// Frames that the kernel may have taken from the Fill ring and put into an RX ring, where we found them,
+/// before it publishes that it took them: what one round of a driver's receive loop brings, and one of the
+/// kernel's test runs.
+const UNPUBLISHED: usize = 256;
 
 /// A ring that a queue can hold for several sockets.
 pub(super) trait QueueRing: Sized {

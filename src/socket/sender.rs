@@ -118,6 +118,15 @@ impl Sender {
         Ok(good)
     }
 
+    /// Packets that lie in the TX ring, not taken by the kernel yet: by a look at the ring, so that there
+    /// may be fewer by now.
+    ///
+    /// While there are any, a thread that waits for something else than this socket calls
+    /// [`reap`](Self::reap) now and then, since the kernel may have to be called again for them.
+    pub fn unsent(&self) -> usize {
+        self.tx.as_ref().map_or(0, |tx| tx.indices().level() as usize)
+    }
+
     /// Takes completed frames back, calls the kernel if it sleeps, and looks for room.
     pub(super) fn look(&mut self) -> Result<Look> {
         self.reap()?;
@@ -238,6 +247,5 @@ impl Drop for Sender {
         self.cache.flush(self.core.umem.pool());
         self.core.tx.cached.store(0, Ordering::Relaxed);
         self.completion.put(&self.core.queue);
-        self.core.leave_tx(self.tx.take());
     }
 }

@@ -54,7 +54,6 @@ impl Interest {
 
 /// What [`wait`](super::Socket::wait) found: neither, if the time was up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[must_use]
 pub struct Ready {
     pub(super) readable: bool,
     pub(super) writable: bool,

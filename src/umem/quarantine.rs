@@ -7,9 +7,9 @@ use super::{Umem, to_u32};
 pub(crate) struct Held {
     pub(crate) ifindex: u32,
     pub(crate) queue: u32,
-    /// Frames that still lay in a ring, by their chunks' addresses.
+    /// Frames that lay in the Fill ring, by their chunks' addresses.
     pub(crate) known: Vec<u64>,
-    /// The number of frames that the kernel had taken out of the rings: it does not say which.
+    /// The number of the others: the kernel does not say which it had taken.
     pub(crate) unknown: u32,
 }
 

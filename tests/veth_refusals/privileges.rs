@@ -51,12 +51,18 @@ fn no_program<'a>(says: &'a [&'a str]) -> Expected<'a> {
 }
 
 #[test]
-fn no_capabilities_at_all() {
+fn no_capabilities_for_a_port() {
     alone(|| {
         port_with(
             &[],
             &no_program(&["missing CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON:", "run as root"]),
         );
+    });
+}
+
+#[test]
+fn no_capabilities_for_a_socket() {
+    alone(|| {
         let Some(lab) = Lab::for_test() else { return };
         let umem = umem();
         with_only(&lab, &[], || {

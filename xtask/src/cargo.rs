@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
 /// What a finished binary must still see when sudo starts it.
-const PRESERVED: &str = "XSKIT_TEST_REQUIRE,RUST_BACKTRACE,CARGO_MANIFEST_DIR";
+const PRESERVED: &str = "XSKIT_TEST_REQUIRE,XSKIT_SOAK_SECONDS,RUST_BACKTRACE,CARGO_MANIFEST_DIR";
 
 /// The folder with the workspace's `Cargo.toml`.
 pub(crate) fn workspace() -> &'static Path {

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: the suites by name, each built as the caller and run with what it needs.
 
 use std::{
+    env,
     io::{self, BufRead, BufReader, Read, Write},
     process::{Command, Stdio},
     thread,
@@ -29,32 +30,71 @@ struct Suite {
     /// What follows `cargo test`.
     arguments: &'static [&'static str],
     needs: Needs,
+    /// What else to build first, for tests that run it.
+    also: &'static [&'static str],
+    /// Set for its binaries, unless the caller has set it to something else.
+    environment: Option<(&'static str, &'static str)>,
+}
+
+impl Suite {
+    const fn new(name: &'static str, needs: Needs, arguments: &'static [&'static str]) -> Self {
+        Self { name, arguments, needs, also: &[], environment: None }
+    }
 }
 
 /// All suites, the quick ones first.
 const SUITES: &[Suite] = &[
+    Suite::new("unit", Needs::Nothing, &["--package", "xskit", "--lib", "--all-features"]),
+    Suite::new("doc", Needs::Cargo, &["--package", "xskit", "--doc", "--all-features"]),
+    // With all features a byte per frame says where it is.
+    Suite::new(
+        "fake",
+        Needs::Nothing,
+        &["--package", "xskit", "--test", "fake*", "--all-features"],
+    ),
+    Suite::new("lab", Needs::Root, &["--package", "xskit-lab"]),
+    Suite::new(
+        "program",
+        Needs::Root,
+        &["--package", "xskit", "--test", "program", "--all-features"],
+    ),
+    Suite::new(
+        "interface",
+        Needs::Root,
+        &["--package", "xskit", "--test", "interface", "--all-features"],
+    ),
+    Suite::new(
+        "refusals",
+        Needs::Root,
+        &["--package", "xskit", "--test", "veth_refusals", "--all-features"],
+    ),
+    Suite::new(
+        "traffic",
+        Needs::Root,
+        &["--package", "xskit", "--test", "veth_traffic", "--all-features"],
+    ),
+    Suite::new(
+        "lifecycle",
+        Needs::Root,
+        &["--package", "xskit", "--test", "veth_lifecycle", "--all-features"],
+    ),
     Suite {
-        name: "unit",
-        arguments: &["--package", "xskit", "--lib", "--all-features"],
-        needs: Needs::Nothing,
+        environment: Some(("XSKIT_SOAK_SECONDS", "60")),
+        ..Suite::new(
+            "soak",
+            Needs::Root,
+            &["--package", "xskit", "--test", "veth_soak", "--all-features"],
+        )
     },
     Suite {
-        name: "doc",
-        arguments: &["--package", "xskit", "--doc", "--all-features"],
-        needs: Needs::Cargo,
+        also: &["build", "--package", "xskit", "--examples", "--all-features"],
+        ..Suite::new(
+            "examples",
+            Needs::Root,
+            &["--package", "xskit", "--test", "examples", "--all-features"],
+        )
     },
-    Suite {
-        name: "fake",
-        arguments: &["--package", "xskit", "--test", "fake*", "--all-features"],
-        needs: Needs::Nothing,
-    },
-    Suite { name: "lab", arguments: &["--package", "xskit-lab"], needs: Needs::Root },
-    Suite {
-        name: "veth",
-        arguments: &["--package", "xskit", "--test", "veth*", "--all-features"],
-        needs: Needs::Root,
-    },
-    Suite { name: "xtask", arguments: &["--package", "xtask"], needs: Needs::Nothing },
+    Suite::new("xtask", Needs::Nothing, &["--package", "xtask"]),
 ];
 
 /// Runs the tests: all suites, or those that are named.
@@ -140,6 +180,9 @@ impl Outcome {
         if suite.needs == Needs::Cargo {
             return self.watch(cargo::cargo(arguments).arg("--").args(options));
         }
+        if !suite.also.is_empty() {
+            cargo::run(&mut cargo::cargo(suite.also))?;
+        }
         let binaries = cargo::build(&[arguments.as_slice(), &["--no-run"]].concat())?;
         let mut failures = Vec::new();
         for binary in binaries {
@@ -156,6 +199,9 @@ impl Outcome {
             };
             // What `cargo test` gives to a test.
             command.current_dir(&binary.package).env("CARGO_MANIFEST_DIR", &binary.package);
+            if let Some((name, value)) = suite.environment {
+                command.env(name, env::var_os(name).unwrap_or_else(|| value.into()));
+            }
             if self.watch(command.args(options)).is_err() {
                 failures.push(binary.name);
             }
@@ -245,11 +291,28 @@ mod tests {
     fn an_unknown_suite_is_answered_with_the_known_ones() {
         let error = chosen(&["vet".to_owned()]).err().unwrap().to_string();
         assert!(
-            error.contains("`vet`") && error.contains("veth") && error.contains("unit"),
+            error.contains("`vet`") && error.contains("traffic") && error.contains("unit"),
             "{error}"
         );
         assert_eq!(chosen(&[]).unwrap().len(), SUITES.len());
-        assert_eq!(chosen(&["veth".to_owned()]).unwrap()[0].name, "veth");
+        assert_eq!(chosen(&["soak".to_owned()]).unwrap()[0].name, "soak");
+    }
+
+    #[test]
+    fn every_test_file_is_in_one_suite() {
+        for file in cargo::workspace().join("tests").read_dir().unwrap() {
+            let path = file.unwrap().path();
+            if path.extension().is_none_or(|extension| extension != "rs") {
+                continue;
+            }
+            let name = path.file_stem().unwrap().to_str().unwrap();
+            let matches = |pattern: &&&str| match pattern.strip_suffix('*') {
+                Some(start) => name.starts_with(start),
+                None => name == **pattern,
+            };
+            let suites = SUITES.iter().flat_map(|suite| suite.arguments).filter(matches).count();
+            assert_eq!(suites, 1, "{name}");
+        }
     }
 
     #[test]
