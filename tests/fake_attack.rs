@@ -199,3 +199,32 @@ fn two_halves_wait_at_once() -> Result<()> {
     }
     Ok(())
 }
+
+/// A kernel that has let go of its frames reaches them no more, whatever its handle is asked to do.
+#[test]
+fn a_kernel_that_is_gone_touches_nothing() -> Result<()> {
+    let umem = UmemConfig::new(64).build()?;
+    let (socket, alive) = fake::socket(&umem, &config().rx(RingSize::new(32)?))?;
+    // Closed, and its kernel goes on: these frames stay in quarantine whatever other kernels do.
+    drop(socket);
+    let (mut socket, gone) = fake::socket(&umem, &config())?;
+    let mut batch = umem.batch(64);
+    assert!(gone.deliver(b"in time"));
+    socket.recv(&mut batch)?;
+    gone.set_link(fake::Link::Gone);
+    gone.set_link(fake::Link::Up);
+    drop(socket);
+    assert_eq!((umem.audit().free, umem.audit().quarantine), (31, 32));
+    assert_eq!(batch.alloc(64), 31);
+    for mut packet in batch.packets_mut().skip(1) {
+        packet.write(&[7; 4096]).expect("a whole chunk");
+    }
+    for kernel in [&alive, &gone] {
+        while kernel.deliver(&[8; 3000]) {}
+        kernel.transmit(16);
+    }
+    let mut ours = batch.packets().skip(1);
+    assert!(ours.all(|packet| packet.head() == [7; 4096]), "nobody wrote into our frames");
+    assert_complete(&umem);
+    Ok(())
+}

@@ -25,7 +25,7 @@ use crate::{
     Interest, Result, Socket, SocketConfig, Step,
     error::Error,
     ring::{Consumer, Desc, Producer, RingMemory, RingSize},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, lock},
+    sync::{Arc, AtomicU32, Condvar, Mutex, MutexGuard, Ordering, PoisonError, lock},
     sys::uapi::XdpStatistics,
     umem::{Umem, at},
 };
@@ -65,8 +65,12 @@ pub fn socket_from(umem: &Umem, config: &SocketConfig, first: u32) -> Result<(So
         sent: Vec::new(),
         kicks: Kicks::default(),
     };
-    let kernel =
-        Kernel(Arc::new(Shared { rings: Mutex::new(rings), changed: Condvar::default(), event }));
+    let kernel = Kernel(Arc::new(Shared {
+        rings: Mutex::new(rings),
+        number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+        changed: Condvar::default(),
+        event,
+    }));
     // As the kernel does: the first packets to send always need a call.
     kernel.set_needs_wakeup_tx(true);
     let (rx, tx) = (rx.as_ref().map(consumer), tx.as_ref().map(producer));
@@ -85,12 +89,20 @@ fn consumer<T: bytemuck::Pod>(ring: &RingMemory<T>) -> Consumer<T> {
     unsafe { Consumer::new(ring.clone()) }
 }
 
+/// The number of the next kernel.
+static NUMBERS: AtomicU32 = AtomicU32::new(0);
+
+/// What calls say once the interface was deleted.
+const GONE: Errno = Errno::ENXIO;
+
 /// The kernel behind a fake socket: a handle, for any thread.
 #[derive(Clone)]
 pub struct Kernel(Arc<Shared>);
 
 struct Shared {
     rings: Mutex<Rings>,
+    /// Its own, as an interface's: what one kernel lets go of, another may still hold.
+    number: u32,
     /// Wakes whoever waits in `poll`: two halves may wait at once, each for its own.
     changed: Condvar,
     /// Wakes whoever polls the descriptor.
@@ -134,11 +146,16 @@ pub enum Link {
     Up,
     /// The interface is down.
     Down,
-    /// The interface was deleted.
+    /// The interface was deleted. It does not come back.
     Gone,
 }
 
 impl Kernel {
+    /// What an interface has its index for.
+    pub(crate) fn number(&self) -> u32 {
+        self.0.number
+    }
+
     fn rings(&self) -> MutexGuard<'_, Rings> {
         lock(&self.0.rings)
     }
@@ -234,12 +251,17 @@ impl Kernel {
         self.rings().fill.indices().set_needs_wakeup(sleeps);
     }
 
-    /// Takes the link down or up, or away. As with the real one, nobody who waits is told.
+    /// Takes the link down or up, or away for good: from then on this kernel reaches no frame any more. As
+    /// with the real one, nobody who waits is told.
     pub fn set_link(&self, link: Link) {
-        self.rings().link = match link {
+        let mut rings = self.rings();
+        if rings.is_gone() {
+            return;
+        }
+        rings.link = match link {
             Link::Up => Ok(()),
             Link::Down => Err(Errno::ENETDOWN),
-            Link::Gone => Err(Errno::ENXIO),
+            Link::Gone => Err(GONE),
         };
     }
 
@@ -306,6 +328,11 @@ impl Kernel {
 }
 
 impl Rings {
+    /// Whether it has let go of the frames: they may be anybody's by now.
+    fn is_gone(&self) -> bool {
+        self.link == Err(GONE)
+    }
+
     fn ready(&self, interest: Interest) -> bool {
         let readable = self.rx.as_ref().is_some_and(|rx| rx.indices().level() > 0);
         let writable =
@@ -314,7 +341,8 @@ impl Rings {
     }
 
     fn deliver(&mut self, packet: &[u8]) -> bool {
-        let Some(rx) = &mut self.rx else { return false };
+        let gone = self.is_gone();
+        let Some(rx) = self.rx.as_mut().filter(|_| !gone) else { return false };
         if rx.free(1) == 0 {
             self.statistics.rx_ring_full += 1;
             return false;
@@ -352,7 +380,8 @@ impl Rings {
     }
 
     fn take(&mut self, most: usize) -> Vec<Vec<u8>> {
-        let Some(tx) = &mut self.tx else { return Vec::new() };
+        let gone = self.is_gone();
+        let Some(tx) = self.tx.as_mut().filter(|_| !gone) else { return Vec::new() };
         let taken = tx.peek(u32::try_from(most).unwrap_or(u32::MAX));
         let descs: Vec<Desc> = taken.iter().copied().collect();
         taken.release();
@@ -370,7 +399,7 @@ impl Rings {
 
     fn complete_flying(&mut self, most: usize) -> usize {
         let mut completed = 0;
-        while completed < most {
+        while completed < most && !self.is_gone() {
             let Some(address) = self.flying.front().copied() else { break };
             if !self.complete(address) {
                 break;

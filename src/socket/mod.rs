@@ -160,7 +160,7 @@ impl Socket {
     ) -> Self {
         let prefilled = Prefilled::new(umem, &mut fill, config.fill_target());
         let mode = Mode { zero_copy: false, need_wakeup: config.need_wakeup };
-        let place = ("fake", 0, QueueId::new(0));
+        let place = ("fake", kernel.number(), QueueId::new(0));
         let rings = (rx, tx, fill, completion);
         open::assemble(umem, config, mode, place, rings, prefilled, Endpoint::Fake(kernel))
     }
@@ -236,7 +236,7 @@ impl Socket {
     ///
     /// [`LinkDown`](crate::ErrorKind::LinkDown) or [`LinkGone`](crate::ErrorKind::LinkGone) within a
     /// second of the interface going down or being deleted, which `poll` itself does not tell.
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) for what can never come: room to send on a socket
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) instead of waiting for ever for what cannot come: room to send on a socket
     /// that only receives, packets on one that only sends.
     pub fn wait(
         &mut self,
@@ -247,9 +247,10 @@ impl Socket {
         let whole = self.is_whole();
         let Self { receiver, sender } = self;
         let can = Interest::of(receiver.rx.is_some(), sender.tx.is_some());
-        wait::possible(&core, interest, can)?;
+        let timeout = timeout.into();
+        wait::possible(&core, interest, can, timeout)?;
         let mut link = std::mem::replace(&mut receiver.link, wait::Link::new());
-        let found = wait::wait(&core, &mut link, interest, timeout.into(), || {
+        let found = wait::wait(&core, &mut link, interest, timeout, || {
             let write = sender.look()?;
             let read = receiver.look(whole.then(|| sender.cache_mut()));
             // Also when the look failed: what it took out of the cache is with the kernel.

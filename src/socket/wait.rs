@@ -121,9 +121,14 @@ impl Link {
     }
 }
 
-/// Refuses to wait for what can never come.
-pub(super) fn possible(core: &Core, interest: Interest, can: Interest) -> Result<()> {
-    if interest.readable && can.readable || interest.writable && can.writable {
+/// Refuses to wait for ever for what can never come.
+pub(super) fn possible(
+    core: &Core,
+    interest: Interest,
+    can: Interest,
+    timeout: Option<Duration>,
+) -> Result<()> {
+    if timeout.is_some() || interest.readable && can.readable || interest.writable && can.writable {
         return Ok(());
     }
     let error = if interest.readable {
