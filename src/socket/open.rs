@@ -29,6 +29,10 @@ use crate::{
 const BUSY_COPY: Duration = Duration::from_secs(1);
 const BUSY_ZERO_COPY: Duration = Duration::from_secs(10);
 
+/// How long a socket that was dropped may still be open: whoever counts frames or reads its statistics
+/// on another thread has it in hand for that moment.
+const IN_HAND: Duration = Duration::from_millis(250);
+
 /// What the kernel charges to SO_SNDBUF for a frame in flight, beside its bytes: a bound.
 const FRAME_OVERHEAD: u32 = 1024;
 
@@ -61,7 +65,14 @@ pub(super) fn open(
     let facts = opening.check()?;
     // Held throughout: whether to share or to register is decided by who else is bound.
     let mut registrations = lock(umem.registrations());
-    if registrations.has_queue(interface.index(), queue.get()) {
+    let started = Instant::now();
+    while registrations.has_queue(interface.index(), queue.get()) {
+        if started.elapsed() < IN_HAND {
+            drop(registrations);
+            thread::sleep(Duration::from_millis(1));
+            registrations = lock(umem.registrations());
+            continue;
+        }
         return Err(opening
             .name(Error::new(
                 Step::Bind,
