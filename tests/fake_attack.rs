@@ -85,7 +85,8 @@ fn halves_exchanged_between_two_umems() -> Result<()> {
     let addresses: Vec<u64> = {
         let mut rings = b.rings();
         kernel_a.deliver(b"x");
-        let peeked = rings.rx().expect("it receives").peek(1);
+        let mut rx = rings.rx().expect("it receives");
+        let peeked = rx.peek(1);
         let addresses = peeked.iter().map(|desc| desc.addr).collect();
         peeked.release();
         addresses

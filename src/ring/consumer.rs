@@ -1,6 +1,6 @@
 //! Our side of the RX and Completion rings.
 
-use std::{fmt, io, ops::DerefMut, os::fd::BorrowedFd};
+use std::{fmt, io, os::fd::BorrowedFd};
 
 use bytemuck::Pod;
 
@@ -148,11 +148,11 @@ impl<T> fmt::Debug for Peeked<'_, T> {
 
 /// The RX or Completion ring of a socket, for as long as the socket is borrowed.
 pub struct ConsumerRing<'a, T> {
-    ring: Box<dyn DerefMut<Target = Consumer<T>> + 'a>,
+    ring: &'a mut Consumer<T>,
 }
 
 impl<'a, T: Pod> ConsumerRing<'a, T> {
-    pub(crate) fn new(ring: Box<dyn DerefMut<Target = Consumer<T>> + 'a>) -> Self {
+    pub(crate) fn new(ring: &'a mut Consumer<T>) -> Self {
         Self { ring }
     }
 

@@ -1,6 +1,6 @@
 //! Our side of the Fill and TX rings.
 
-use std::{fmt, io, mem::MaybeUninit, ops::DerefMut, os::fd::BorrowedFd};
+use std::{fmt, io, mem::MaybeUninit, os::fd::BorrowedFd};
 
 use bytemuck::Pod;
 
@@ -198,11 +198,11 @@ impl<T> fmt::Debug for Reserved<'_, T> {
 
 /// The Fill or TX ring of a socket, for as long as the socket is borrowed.
 pub struct ProducerRing<'a, T> {
-    ring: Box<dyn DerefMut<Target = Producer<T>> + 'a>,
+    ring: &'a mut Producer<T>,
 }
 
 impl<'a, T: Pod> ProducerRing<'a, T> {
-    pub(crate) fn new(ring: Box<dyn DerefMut<Target = Producer<T>> + 'a>) -> Self {
+    pub(crate) fn new(ring: &'a mut Producer<T>) -> Self {
         Self { ring }
     }
 

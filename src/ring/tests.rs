@@ -122,8 +122,8 @@ fn exact_is_all_or_nothing_and_up_to_is_not() {
     assert!(producer.reserve(64).is_none());
     assert_eq!(producer.reserve(63).unwrap().len(), 63);
     assert_eq!(producer.reserve_up_to(64).len(), 63);
-    let (mut producer, consumer, _) = ring(64, 7);
-    let mut consumer = ConsumerRing::new(Box::new(Box::new(consumer)));
+    let (mut producer, mut consumer, _) = ring(64, 7);
+    let mut consumer = ConsumerRing::new(&mut consumer);
     push(&mut producer, &[0; 3]);
     assert!(consumer.peek_exact(4).is_none());
     assert_eq!(consumer.peek_exact(3).unwrap().len(), 3);

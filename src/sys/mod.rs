@@ -23,3 +23,14 @@ pub(crate) fn page_size() -> usize {
         .and_then(|size| size.try_into().ok())
         .unwrap_or(4096)
 }
+
+/// Bytes in a huge page of the default size.
+pub(crate) fn huge_page_size() -> std::io::Result<usize> {
+    let info = std::fs::read_to_string("/proc/meminfo")?;
+    info.lines()
+        .find_map(|line| {
+            line.strip_prefix("Hugepagesize:")?.trim().strip_suffix(" kB")?.parse().ok()
+        })
+        .map(|kilobytes: usize| kilobytes * 1024)
+        .ok_or_else(|| std::io::ErrorKind::Unsupported.into())
+}
