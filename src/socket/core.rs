@@ -1,6 +1,9 @@
 //! What the two halves of a socket have in common, and its end.
 
-use std::io;
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+};
 
 use super::{Mode, endpoint::Endpoint, queue::Queue};
 use crate::{
@@ -99,6 +102,12 @@ impl Core {
 
     pub(super) fn leave_rx(&self, ring: Option<Consumer<Desc>>) {
         *lock(&self.rx_left) = ring;
+    }
+
+    /// The descriptor, for others to use.
+    pub(super) fn give_out_fd(&self) -> BorrowedFd<'_> {
+        self.queue.expose();
+        self.endpoint.as_fd()
     }
 
     /// An error of this socket, found by us.

@@ -13,7 +13,7 @@ use super::Interest;
 use crate::fake;
 use crate::{
     sync::Arc,
-    sys::{uapi::XdpStatistics, xsk},
+    sys::{self, uapi::XdpStatistics, xsk},
 };
 
 #[derive(Clone)]
@@ -58,6 +58,18 @@ impl Endpoint {
         // whoever was receiving and stopped the driver, and counters are read under that lock.
         matches!(self.kick_rx(), Err(error) if error.raw_os_error() == Some(libc::ENXIO))
             && self.statistics().is_ok()
+    }
+
+    /// Waits until whoever in the kernel was just putting a packet into an RX ring of this socket has
+    /// published which frames it took; whether it could be waited for. The socket is in no map any
+    /// more.
+    pub(super) fn finish_receiving(&self) -> bool {
+        match self {
+            // Packets are received under RCU, from their redirection to the publishing of both rings.
+            Self::Kernel(_) => sys::wait_for_rcu().is_ok(),
+            #[cfg(feature = "fake")]
+            Self::Fake(_) => true,
+        }
     }
 
     /// Waits for an event, at most `timeout`; whether there was one.

@@ -175,7 +175,7 @@ impl Socket {
     pub fn join(&mut self, map: &SocketMap) -> Result<()> {
         let core = &self.receiver.core;
         let entry = map
-            .insert(core.queue_id, self.as_fd())
+            .insert(core.queue_id, core.endpoint.as_fd())
             .map_err(|error| error.on(&core.interface).queue_is(core.queue_id))?;
         self.receiver.entry = Some(entry);
         Ok(())

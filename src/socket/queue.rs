@@ -11,7 +11,7 @@ use std::{
 use super::{SocketConfig, endpoint::Endpoint};
 use crate::{
     ring::{Consumer, Indices, Producer, RingSize},
-    sync::{Arc, AtomicU32, Mutex, MutexGuard, Ordering, lock},
+    sync::{Arc, AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, lock},
     umem::{Held, Holder, Tally, Umem, to_u32},
 };
 
@@ -31,6 +31,8 @@ pub(crate) struct Queue {
     /// The rings, while no sole socket has them.
     fill: Mutex<Option<Producer<u64>>>,
     completion: Mutex<Option<Consumer<u64>>>,
+    /// Somebody else has seen the descriptor of a member, and may have put it into a map of theirs.
+    exposed: AtomicBool,
     /// The socket on which the rings were made: it stays open as long as they are used.
     owner: Option<Endpoint>,
 }
@@ -55,10 +57,21 @@ impl Queue {
             sending: Outstanding::default(),
             fill: Mutex::default(),
             completion: Mutex::default(),
+            exposed: AtomicBool::new(false),
             owner: Some(owner),
         });
         umem.counts().register(&queue);
         queue
+    }
+
+    /// A member's descriptor is given out.
+    pub(super) fn expose(&self) {
+        self.exposed.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until what the kernel took from the Fill ring is what the ring says, where that can be known.
+    fn settle(&self, owner: Option<&Endpoint>) -> bool {
+        !self.exposed.load(Ordering::Relaxed) && owner.is_some_and(Endpoint::finish_receiving)
     }
 }
 
@@ -90,8 +103,9 @@ impl Drop for Queue {
         // What lies in the Fill ring the kernel may still take until the socket is closed. What it took
         // before, and what lay in TX rings, it may have finished meanwhile: of that only the number is
         // sure.
+        let published = let_go || self.settle(owner.as_ref());
         let mut known = lock(&self.fill).take().map_or(Vec::new(), Producer::into_untaken);
-        if !let_go {
+        if !published {
             known.drain(..known.len().min(UNPUBLISHED));
         }
         let held = self.filled.get().saturating_add(self.sending.get());
@@ -108,8 +122,8 @@ impl Drop for Queue {
 }
 
 /// Frames that the kernel may have taken from the Fill ring and put into an RX ring, where we found them,
-/// before it publishes that it took them: what one round of a driver's receive loop brings, and one of the
-/// kernel's test runs.
+/// before it publishes that it took them, where it could not be waited for: what one round of a driver's
+/// receive loop brings, and one of the kernel's test runs.
 const UNPUBLISHED: usize = 256;
 
 /// A ring that a queue can hold for several sockets.

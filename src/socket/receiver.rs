@@ -183,7 +183,7 @@ pub(super) fn wrong_umem(core: &Core, step: Step) -> Error {
 
 impl AsFd for Receiver {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.core.endpoint.as_fd()
+        self.core.give_out_fd()
     }
 }
 

@@ -229,7 +229,7 @@ fn reap(
 
 impl AsFd for Sender {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.core.endpoint.as_fd()
+        self.core.give_out_fd()
     }
 }
 

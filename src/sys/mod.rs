@@ -34,3 +34,11 @@ pub(crate) fn huge_page_size() -> std::io::Result<usize> {
         .map(|kilobytes: usize| kilobytes * 1024)
         .ok_or_else(|| std::io::ErrorKind::Unsupported.into())
 }
+
+/// `membarrier(MEMBARRIER_CMD_GLOBAL)`: returns once every RCU reader that was at work in the kernel has
+/// finished. Linux 4.3; refused on a kernel that runs with `nohz_full`.
+pub(crate) fn wait_for_rcu() -> std::io::Result<()> {
+    // SAFETY: no memory is passed.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+}
