@@ -25,6 +25,8 @@
 //!
 //! See [`need_wakeup`].
 
+#[cfg(feature = "tokio")]
+pub mod asynchronous;
 mod config;
 mod core;
 mod endpoint;
@@ -43,6 +45,8 @@ use std::{
     time::Duration,
 };
 
+#[cfg(feature = "tokio")]
+pub use asynchronous::{AsyncReceiver, AsyncSender, AsyncSocket};
 pub use config::{CopyMode, SocketConfig};
 #[cfg(feature = "fake")]
 use endpoint::Endpoint;
@@ -244,28 +248,36 @@ impl Socket {
         timeout: impl Into<Option<Duration>>,
     ) -> Result<Ready> {
         let core = self.receiver.core.clone();
+        let timeout = timeout.into();
+        wait::possible(&core, interest, self.can(), timeout)?;
+        // Its own, so that `look` can borrow the rest.
+        let mut link = std::mem::replace(&mut self.receiver.link, wait::Link::new());
+        let found = wait::wait(&core, &mut link, interest, timeout, || self.look(interest));
+        self.receiver.link = link;
+        found
+    }
+
+    /// What can be waited for.
+    fn can(&self) -> Interest {
+        Interest::of(self.receiver.rx.is_some(), self.sender.tx.is_some())
+    }
+
+    /// Does what is owed to the kernel, and looks for what is of interest.
+    fn look(&mut self, interest: Interest) -> Result<Look> {
         let whole = self.is_whole();
         let Self { receiver, sender } = self;
-        let can = Interest::of(receiver.rx.is_some(), sender.tx.is_some());
-        let timeout = timeout.into();
-        wait::possible(&core, interest, can, timeout)?;
-        let mut link = std::mem::replace(&mut receiver.link, wait::Link::new());
-        let found = wait::wait(&core, &mut link, interest, timeout, || {
-            let write = sender.look()?;
-            let read = receiver.look(whole.then(|| sender.cache_mut()));
-            // Also when the look failed: what it took out of the cache is with the kernel.
-            sender.note_cache();
-            let read = read?;
-            Ok(Look {
-                ready: Ready {
-                    readable: read.ready.readable && interest.is_readable(),
-                    writable: write.ready.writable && interest.is_writable(),
-                },
-                owes_kick: write.owes_kick,
-            })
-        });
-        receiver.link = link;
-        found
+        let write = sender.look()?;
+        let read = receiver.look(whole.then(|| sender.cache_mut()));
+        // Also when the look failed: what it took out of the cache is with the kernel.
+        sender.note_cache();
+        let read = read?;
+        Ok(Look {
+            ready: Ready {
+                readable: read.ready.readable && interest.is_readable(),
+                writable: write.ready.writable && interest.is_writable(),
+            },
+            owes_kick: write.owes_kick,
+        })
     }
 
     /// Whether both halves are of one socket: through [`split_mut`](Self::split_mut) they can be

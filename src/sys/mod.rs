@@ -5,6 +5,8 @@ pub(crate) mod bpf;
 pub(crate) mod ethtool;
 pub(crate) mod mapping;
 pub(crate) mod uapi;
+#[cfg(feature = "tokio")]
+pub(crate) mod watch;
 pub(crate) mod xsk;
 
 /// Bytes of memory that this machine has, where it says so.
