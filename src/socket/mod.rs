@@ -21,6 +21,14 @@
 //! once more). What the flags of bind may repeat, and what not, cannot be got wrong, since nobody
 //! states them.
 //!
+//! # Without privileges
+//!
+//! What takes privileges is to make a socket (CAP_NET_RAW) and to make and attach a program. Another
+//! process can do both: it hands over [unbound](Socket::unbound) sockets, of which the worker makes its
+//! own ([`Socket::from_fd`]) with memory of its own. Into the program's map they are put by the one, or by
+//! the other, which may have been given the map too: by its pin ([`SocketMap::from_pin`]) or its
+//! descriptor ([`SocketMap::from_fd`]).
+//!
 //! # need_wakeup
 //!
 //! See [`need_wakeup`].
@@ -41,7 +49,7 @@ mod wait;
 
 use std::{
     fmt,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::Duration,
 };
 
@@ -137,7 +145,60 @@ impl Socket {
         queue: impl Into<QueueId>,
         config: &SocketConfig,
     ) -> Result<Self> {
-        open::open(umem, interface, queue.into(), config)
+        open::open(umem, interface, queue.into(), config, None)
+    }
+
+    /// A socket for [`from_fd`](Self::from_fd) in another process, which needs no privilege for it: not
+    /// bound yet, and to be bound to a queue of this interface alone (`SO_BINDTODEVICE`, which the
+    /// kernel heeds since Linux 6.5).
+    ///
+    /// Send it over a Unix socket, and when the other process has bound it,
+    /// [put it](SocketMap::insert) into the program's map. Then close it here: the queue is not free
+    /// again before every descriptor is closed. The example `broker` does all this.
+    ///
+    /// # Errors
+    ///
+    /// [`Permission`](crate::ErrorKind::Permission) without CAP_NET_RAW.
+    #[doc(alias = "SO_BINDTODEVICE")]
+    pub fn unbound(interface: &Interface) -> Result<OwnedFd> {
+        open::unbound(interface)
+    }
+
+    /// As [`open`](Self::open), with a socket that a privileged process made ([`unbound`](Self::unbound))
+    /// and handed over: a process needs no capability for it.
+    ///
+    /// Without CAP_IPC_LOCK the UMEM counts against the process' `RLIMIT_MEMLOCK`. The interface is that
+    /// of the network namespace in which the socket was made, so that both processes have to be there.
+    /// With [`CopyMode::Auto`] on a UMEM that is in use in zero-copy mode, there is no way back to copy:
+    /// that would take another socket.
+    ///
+    /// ```
+    /// use std::os::fd::OwnedFd;
+    /// use xskit::{Interface, Socket, SocketConfig, UmemConfig};
+    ///
+    /// /// With what came over a Unix socket, from a process with CAP_NET_RAW.
+    /// fn work(fd: OwnedFd) -> Result<(), xskit::Error> {
+    ///     let umem = UmemConfig::new(4096).build()?;
+    ///     let interface = Interface::by_name("eth0")?;
+    ///     let socket = Socket::from_fd(fd, &umem, &interface, 0, &SocketConfig::default())?;
+    ///     println!("{}", socket.mode());
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open); [`Corrupt`](crate::ErrorKind::Corrupt) for a descriptor of something
+    /// else, [`Busy`](crate::ErrorKind::Busy) for a socket that was used before. The socket is closed
+    /// then.
+    pub fn from_fd(
+        fd: OwnedFd,
+        umem: &Umem,
+        interface: &Interface,
+        queue: impl Into<QueueId>,
+        config: &SocketConfig,
+    ) -> Result<Self> {
+        open::open(umem, interface, queue.into(), config, Some(fd))
     }
 
     /// Opens a further socket on the same queue, with RX and TX rings of its own. All sockets of a

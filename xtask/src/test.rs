@@ -78,6 +78,14 @@ const SUITES: &[Suite] = &[
         Needs::Root,
         &["--package", "xskit", "--test", "veth_async", "--all-features"],
     ),
+    Suite {
+        also: &["build", "--package", "xskit", "--example", "broker", "--all-features"],
+        ..Suite::new(
+            "broker",
+            Needs::Root,
+            &["--package", "xskit", "--test", "veth_broker", "--all-features"],
+        )
+    },
     Suite::new(
         "lifecycle",
         Needs::Root,
