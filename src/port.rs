@@ -1,6 +1,6 @@
 //! An interface opened: a program attached, a socket on every queue.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
 use crate::{
     AttachMode, Attached, ChunkSize, Counters, Error, ErrorKind, Facts, Interface, Pages, Program,
@@ -33,6 +33,7 @@ pub struct PortConfig {
     rules: Rules,
     queues: Option<Vec<QueueId>>,
     attach: AttachMode,
+    pin: Option<PathBuf>,
     frags: bool,
     vlan_tags: VlanTags,
     socket: SocketConfig,
@@ -53,6 +54,7 @@ impl PortConfig {
             rules: Rules::none(),
             queues: None,
             attach: AttachMode::Auto,
+            pin: None,
             frags: false,
             vlan_tags: VlanTags::default(),
             socket: SocketConfig::default(),
@@ -81,6 +83,16 @@ impl PortConfig {
     /// Where the program runs.
     pub fn attach(mut self, mode: AttachMode) -> Self {
         self.attach = mode;
+        self
+    }
+
+    /// Keeps the program attached when the process ends, for the next one to take over: pinned in this
+    /// directory of a bpffs, one for each interface. If one is pinned there already, it is taken over.
+    ///
+    /// Meanwhile all packets pass to the kernel's stack. [`Program::unpin`] ends it, as does `rm -r`.
+    #[doc(alias = "BPF_OBJ_PIN")]
+    pub fn pin(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.pin = Some(directory.into());
         self
     }
 
@@ -159,8 +171,9 @@ impl PortConfig {
     ///
     /// # Errors
     ///
-    /// As [`Interface::by_name`], [`Program::attach`] and [`Socket::open`]. Nothing stays attached, open
-    /// or mapped.
+    /// As [`Interface::by_name`], [`Program::attach`] and [`Socket::open`], and where it is to be pinned
+    /// [`Program::pin`] and [`Program::from_pin`]. Nothing stays open or mapped, nor attached, except for
+    /// a program that was pinned.
     pub fn open(self) -> Result<Port> {
         let interface = Interface::by_name(&self.interface)?;
         // Before attaching: virtio_net adds queues then, and on those a zero-copy socket is unsafe.
@@ -178,7 +191,12 @@ impl PortConfig {
         };
         let sockets = facts.queues.maximum.unwrap_or(0).max(facts.queues.active);
         let options = ProgramOptions { frags: self.frags, sockets, vlan_tags: self.vlan_tags };
-        let program = Program::attach(&interface, &self.rules, self.attach, &options)?;
+        let program = match &self.pin {
+            None => Program::attach(&interface, &self.rules, self.attach, &options)?,
+            Some(directory) => {
+                Program::attach_pinned(directory, &interface, &self.rules, self.attach, &options)?
+            }
+        };
         interface.carrier_wait(CARRIER)?;
         let mut port = Port { sockets: BTreeMap::new(), queues, umem, program, interface };
         for queue in port.queues.clone() {
@@ -244,7 +262,7 @@ impl PortConfig {
 /// An interface with the program attached and a socket on each of its queues.
 ///
 /// The program is detached when the port and the last of its sockets are dropped, in whatever order.
-/// A killed process leaves nothing attached.
+/// A killed process leaves nothing attached, unless that is [asked for](PortConfig::pin).
 ///
 /// ```no_run
 /// use xskit::{Interest, Port, Rules};

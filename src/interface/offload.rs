@@ -101,6 +101,11 @@ impl VlanOffload {
         })
     }
 
+    /// Leaves the offload off for good.
+    pub(crate) fn leave_off(mut self) {
+        self.disabled.clear();
+    }
+
     fn switch_on(&mut self) -> io::Result<()> {
         let disabled = std::mem::take(&mut self.disabled);
         if disabled.is_empty() {

@@ -231,13 +231,16 @@ impl Socket {
     }
 
     /// Puts the socket into a program's map, at its queue's place: from now on the program can redirect
-    /// packets to it. It leaves the map when it is dropped, before its rings are given up.
+    /// packets to it. It leaves the map when it is dropped, before its rings are given up, and when it joins
+    /// another one.
     ///
     /// # Errors
     ///
     /// If the map has no such place, or the kernel refuses.
     #[doc(alias = "BPF_MAP_TYPE_XSKMAP")]
     pub fn join(&mut self, map: &SocketMap) -> Result<()> {
+        // The same map through another handle, perhaps: giving up the old place would empty the new one.
+        self.receiver.entry.take_if(|entry| !entry.is_of(map));
         let core = &self.receiver.core;
         let entry = map
             .insert(core.queue_id, core.endpoint.as_fd())

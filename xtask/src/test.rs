@@ -86,6 +86,14 @@ const SUITES: &[Suite] = &[
             &["--package", "xskit", "--test", "veth_broker", "--all-features"],
         )
     },
+    Suite {
+        also: &["build", "--package", "xskit", "--example", "restart", "--all-features"],
+        ..Suite::new(
+            "pinned",
+            Needs::Root,
+            &["--package", "xskit", "--test", "veth_pinned", "--all-features"],
+        )
+    },
     Suite::new(
         "lifecycle",
         Needs::Root,
