@@ -222,6 +222,7 @@ fn l2fwd_runs_in_every_style() {
         let (l2fwd, ports) =
             Running::l2fwd(lab.near.netns(), &[&["near0", "--all"], style].concat());
         assert_eq!(ports[0]["need_wakeup"], style[0] != "--need-wakeup", "{style:?}");
+        assert_eq!(ports[0]["busy_poll"], style[0] == "--busy-poll", "{style:?}");
         reflects(&lab, &mut raw, PORT, 1000);
         let end = l2fwd.end();
         assert_eq!(end["queues"][0]["sent"], 1000, "{style:?}: {end}");

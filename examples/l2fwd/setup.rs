@@ -8,7 +8,7 @@ use xskit::{
 };
 
 use crate::{
-    Failure, busy_poll,
+    Failure,
     cli::Options,
     path::{Bytes, Path, Style},
 };
@@ -81,11 +81,6 @@ impl Forwarder {
             ports.push(port.umem(&umem).open()?);
         }
         let sockets: Vec<Vec<Socket>> = ports.iter_mut().map(Port::take_queues).collect();
-        if let Some(microseconds) = options.running.busy_poll {
-            for socket in sockets.iter().flatten() {
-                busy_poll::prefer(socket, microseconds, options.running.busy_poll_budget)?;
-            }
-        }
         let mut queues: Vec<Vec<Queue>> = sockets
             .iter()
             .enumerate()
@@ -105,11 +100,7 @@ fn connect(
     options: &Options,
 ) -> Result<Vec<Path>, Failure> {
     let ports = sockets.len();
-    let style = Style {
-        reflect: ports == 1,
-        spin: options.running.spin,
-        busy_poll: options.running.busy_poll.is_some(),
-    };
+    let style = Style { reflect: ports == 1, spin: options.running.spin };
     let mut extra = Vec::new();
     for to in 0..ports {
         let arriving = sockets[(to + 1) % ports].len();

@@ -109,6 +109,28 @@ pub(crate) fn set_send_buffer(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<
     Ok(got.unsigned_abs())
 }
 
+/// One of the three options of busy polling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BusyPollOption {
+    Prefer,
+    Micros,
+    Budget,
+}
+
+/// Sets an option of busy polling.
+pub(crate) fn set_busy_poll(
+    socket: BorrowedFd<'_>,
+    option: BusyPollOption,
+    value: c_int,
+) -> io::Result<()> {
+    let name = match option {
+        BusyPollOption::Prefer => libc::SO_PREFER_BUSY_POLL,
+        BusyPollOption::Micros => libc::SO_BUSY_POLL,
+        BusyPollOption::Budget => libc::SO_BUSY_POLL_BUDGET,
+    };
+    set(socket, libc::SOL_SOCKET, name, &value)
+}
+
 /// Binds to an interface and queue.
 pub(crate) fn bind(
     socket: BorrowedFd<'_>,

@@ -3,7 +3,7 @@
 use std::thread;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use xskit::{ErrorKind, RingSize, Socket, SocketConfig, Step, Umem, UmemConfig};
+use xskit::{ErrorKind, RingSize, Socket, SocketConfig, Step, Umem, UmemConfig, socket::BusyPoll};
 use xskit_lab::{Lab, LabConfig, Need};
 
 use crate::bench::{
@@ -69,6 +69,30 @@ fn no_capabilities_for_a_socket() {
             NO_SOCKET.is(&refused(|| Socket::open(&umem, &near(), 0, &rings())));
         });
         all_free(&umem);
+    });
+}
+
+#[test]
+fn no_cap_net_admin_for_busy_polling() {
+    alone(|| {
+        let Some(lab) = Lab::for_test() else { return };
+        let umem = umem();
+        let config = rings().busy_poll(BusyPoll::default());
+        with_only(&lab, &[NET_RAW], || {
+            let refused = refused(|| Socket::open(&umem, &near(), 0, &config));
+            Expected {
+                queue: Some(0),
+                ..expected(
+                    Step::SocketOption,
+                    ErrorKind::Permission,
+                    libc::EPERM,
+                    &["SO_PREFER_BUSY_POLL", "busy poll 20 µs, budget 64", "needs CAP_NET_ADMIN"],
+                )
+            }
+            .is(&refused);
+            // The same without it is permitted.
+            drop(Socket::open(&umem, &near(), 0, &rings()).unwrap());
+        });
     });
 }
 
