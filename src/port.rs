@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 use crate::{
     AttachMode, Attached, ChunkSize, Counters, Error, ErrorKind, Facts, Interface, Pages, Program,
     ProgramOptions, QueueId, Result, RingSize, Rules, Socket, SocketConfig, Step, Umem, UmemConfig,
-    program::VlanTags,
+    interface::Deferral, program::VlanTags,
 };
 
 /// How long a link may take to come back after a program was attached: some NICs reset it then.
@@ -35,6 +35,7 @@ pub struct PortConfig {
     attach: AttachMode,
     frags: bool,
     vlan_tags: VlanTags,
+    deferral: Option<Deferral>,
     socket: SocketConfig,
     umem: Option<Umem>,
     frames: Option<u32>,
@@ -55,6 +56,7 @@ impl PortConfig {
             attach: AttachMode::Auto,
             frags: false,
             vlan_tags: VlanTags::default(),
+            deferral: None,
             socket: SocketConfig::default(),
             umem: None,
             frames: None,
@@ -94,6 +96,13 @@ impl PortConfig {
     /// Whether VLAN tags are visible, for rules on them.
     pub fn vlan_tags(mut self, tags: VlanTags) -> Self {
         self.vlan_tags = tags;
+        self
+    }
+
+    /// Holds the interrupts of the port's queues back, until the port and all of its sockets are dropped.
+    #[doc(alias = "napi_defer_hard_irqs")]
+    pub fn defer_interrupts(mut self, deferral: Deferral) -> Self {
+        self.deferral = Some(deferral);
         self
     }
 
@@ -159,7 +168,8 @@ impl PortConfig {
     ///
     /// # Errors
     ///
-    /// As [`Interface::by_name`], [`Program::attach`] and [`Socket::open`]. Nothing stays attached, open
+    /// As [`Interface::by_name`], [`Program::attach`], [`Socket::open`], and what else was asked for, such as
+    /// [`Deferral::apply`]. Nothing stays attached, open
     /// or mapped.
     pub fn open(self) -> Result<Port> {
         let interface = Interface::by_name(&self.interface)?;
@@ -186,6 +196,10 @@ impl PortConfig {
             socket.keep(port.program.attachment());
             socket.join(port.program.socket_map())?;
             port.sockets.insert(queue, socket);
+        }
+        // Last: attaching and binding make new NAPI instances in some drivers.
+        if let Some(deferral) = self.deferral {
+            port.program.keep(deferral.apply_to(&port.interface, &port.queues)?);
         }
         Ok(port)
     }

@@ -4,13 +4,30 @@
 
 mod support;
 
-use support::frames;
-use support::{
-    adds_up, collect, comes_home, near, near_interface, receive, rings, send, settle, to_far,
-    to_near,
+use std::{
+    env,
+    io::{self, BufRead, BufReader, Write},
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
 };
-use xskit::{AttachMode, socket::BusyPoll};
-use xskit_lab::{Checker, Lab};
+
+use support::{
+    LIMIT, adds_up, attribute, collect, comes_home, frames, near, near_interface, receive, rings,
+    send, set_attribute, settle, to_far, to_near,
+};
+use xskit::{AttachMode, ErrorKind, interface::Deferral, socket::BusyPoll};
+use xskit_lab::{Checker, Lab, LabConfig, Link, Need, die_with_parent};
+
+/// A lab for tests that need no BPF.
+fn namespaces() -> Option<Lab> {
+    Lab::for_test_with(&LabConfig { need: Need::Namespaces, ..LabConfig::default() })
+}
+
+/// Empty rounds before the interrupt, and nanoseconds until the next round.
+fn deferred(link: &Link) -> [String; 2] {
+    ["napi_defer_hard_irqs", "gro_flush_timeout"].map(|name| attribute(link, name))
+}
 
 #[test]
 fn busy_polling_moves_packets_and_calls_the_kernel_every_time() {
@@ -68,5 +85,142 @@ fn sockets_that_share_a_queue_busy_poll_each_for_themselves() {
         assert_eq!(socket.send(&mut batch).unwrap(), 0);
         assert_eq!(sharer.statistics().unwrap().wakeups_tx, 1);
         assert_eq!(socket.statistics().unwrap().wakeups_tx, 0);
+    });
+}
+
+#[test]
+fn deferral_goes_on_and_comes_back() {
+    let Some(lab) = namespaces() else { return };
+    set_attribute(&lab.near, "gro_flush_timeout", "7000");
+    lab.enter(|| {
+        let near = near_interface();
+        let guard = Deferral::default().apply(&near).unwrap();
+        assert_eq!(deferred(&lab.near), ["2", "200000"]);
+        assert_eq!(deferred(&lab.far), ["0", "0"]);
+        assert!(!guard.per_napi(), "nothing is attached, so that veth has no NAPI instance");
+        assert_eq!(guard.interface(), &near);
+        assert_eq!(guard.to_string(), "interrupts of near0 deferred, per device");
+        let record = guard.record().expect("root can write it down").to_owned();
+        assert!(record.exists());
+        drop(guard);
+        assert_eq!(deferred(&lab.near), ["0", "7000"]);
+        assert!(!record.exists());
+
+        let deferral = Deferral::default().hard_irqs(9).flush_timeout(Duration::from_micros(50));
+        let guard = deferral.apply(&near).unwrap();
+        assert_eq!(deferred(&lab.near), ["9", "50000"]);
+        guard.restore().unwrap();
+        assert_eq!(deferred(&lab.near), ["0", "7000"]);
+
+        // What an administrator changes meanwhile stays.
+        let guard = deferral.apply(&near).unwrap();
+        set_attribute(&lab.near, "napi_defer_hard_irqs", "4");
+        drop(guard);
+        assert_eq!(deferred(&lab.near), ["4", "7000"]);
+    });
+}
+
+#[test]
+fn deferral_comes_back_from_another_namespace_and_under_another_name() {
+    let Some(lab) = namespaces() else { return };
+    let guard = lab.enter(|| Deferral::default().apply(&near_interface()).unwrap());
+    lab.near.down().unwrap();
+    let renamed = lab.near.clone().rename("other").unwrap();
+    assert_eq!(deferred(&renamed), ["2", "200000"]);
+    // Of the same name and index, as a trap.
+    let trap = namespaces().expect("as before");
+    set_attribute(&trap.near, "napi_defer_hard_irqs", "2");
+    trap.enter(move || drop(guard));
+    assert_eq!(deferred(&renamed), ["0", "0"]);
+    assert_eq!(deferred(&trap.near), ["2", "0"]);
+}
+
+#[test]
+fn deferral_of_an_interface_that_is_deleted() {
+    let Some(lab) = namespaces() else { return };
+    lab.enter(|| {
+        let near = near_interface();
+        let guard = Deferral::default().apply(&near).unwrap();
+        let record = guard.record().unwrap().to_owned();
+        lab.near.delete().unwrap();
+        let error = guard.restore().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LinkGone, "{error}");
+        assert!(!record.exists(), "there is nothing to restore any more");
+        let error = Deferral::default().apply(&near).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LinkGone, "{error}");
+    });
+}
+
+#[test]
+fn a_port_defers_until_its_last_socket_is_gone() {
+    let Some(lab) = Lab::for_test() else { return };
+    let raw = lab.raw().unwrap();
+    lab.enter(|| {
+        let mut port = near().defer_interrupts(Deferral::default()).open().unwrap();
+        assert_eq!(deferred(&lab.near), ["2", "200000"]);
+        let mut socket = port.take_queue(0).unwrap();
+        drop(port);
+        assert_eq!(deferred(&lab.near), ["2", "200000"]);
+        let series = to_near(&lab, 64);
+        raw.send_all(&frames(&series, 500)).unwrap();
+        let mut checker = Checker::new(series);
+        receive(&mut socket, &mut checker, 500, 64);
+        assert!(checker.tally().is_perfect(500), "{:?}", checker.tally());
+        drop(socket);
+        assert_eq!(deferred(&lab.near), ["0", "0"]);
+
+        let error = near().defer_interrupts(Deferral::default().hard_irqs(0)).open().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert_eq!(lab.near.xdp_program().unwrap(), None, "nothing stays attached");
+    });
+}
+
+/// Set for the process that is killed.
+const VICTIM: &str = "XSKIT_TEST_VICTIM";
+
+#[test]
+fn what_a_killed_process_has_deferred_is_restored_by_the_next_one() {
+    if env::var_os(VICTIM).is_some() {
+        let _guard = Deferral::default().apply(&near_interface()).unwrap();
+        writeln!(io::stdout(), "DEFERRED").unwrap();
+        thread::sleep(LIMIT);
+        panic!("nobody has killed this process");
+    }
+    let Some(lab) = namespaces() else { return };
+    let other = namespaces().expect("as before");
+    let name = "what_a_killed_process_has_deferred_is_restored_by_the_next_one";
+    lab.enter(|| {
+        let kill_one = || {
+            let mut command = Command::new(env::current_exe().unwrap());
+            command.args(["--exact", "--nocapture", name]).env(VICTIM, "1").stdout(Stdio::piped());
+            let mut victim = die_with_parent(&mut command).spawn().unwrap();
+            let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+            assert!(lines.map_while(Result::ok).any(|line| line.ends_with("DEFERRED")));
+            assert_eq!(deferred(&lab.near), ["2", "200000"]);
+            assert_eq!(Deferral::restore_stale().unwrap(), [], "it is alive");
+            victim.kill().unwrap();
+            victim.wait().unwrap();
+            assert_eq!(deferred(&lab.near), ["2", "200000"], "it could not restore them");
+        };
+        kill_one();
+        // Of another namespace it is not taken up.
+        assert_eq!(other.enter(Deferral::restore_stale).unwrap(), []);
+        assert_eq!(deferred(&lab.near), ["2", "200000"]);
+        assert_eq!(Deferral::restore_stale().unwrap(), [near_interface()]);
+        assert_eq!(deferred(&lab.near), ["0", "0"]);
+        assert_eq!(Deferral::restore_stale().unwrap(), []);
+
+        // Whoever comes next restores first, so that it knows what it will have to restore itself.
+        kill_one();
+        let guard = Deferral::default().hard_irqs(3).apply(&near_interface()).unwrap();
+        assert_eq!(deferred(&lab.near), ["3", "200000"]);
+        drop(guard);
+        assert_eq!(deferred(&lab.near), ["0", "0"]);
+
+        // What somebody has changed since stays.
+        kill_one();
+        set_attribute(&lab.near, "gro_flush_timeout", "1");
+        assert_eq!(Deferral::restore_stale().unwrap(), [near_interface()]);
+        assert_eq!(deferred(&lab.near), ["0", "1"]);
     });
 }

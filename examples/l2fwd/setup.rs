@@ -69,8 +69,12 @@ impl Forwarder {
                     .socket(config.clone())
                     // A path's batch and its spare frames, and what sockets have in their caches.
                     .frames_at_hand(2 * options.running.batch + CACHED);
-                match options.queues() {
+                let port = match options.queues() {
                     Some(queues) => port.queues(queues.iter().copied()),
+                    None => port,
+                };
+                match options.deferral() {
+                    Some(deferral) => port.defer_interrupts(deferral),
                     None => port,
                 }
             })

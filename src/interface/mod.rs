@@ -1,13 +1,15 @@
 //! What a network interface is and has: its queues, driver, MTU, XDP features and ring sizes.
 //!
 //! Every question goes to the kernel anew, in the network namespace that the calling thread is in,
-//! so that it is answered rightly after `setns`. Nothing is read from sysfs, which keeps showing
-//! the old namespace, and no other program is run.
+//! so that it is answered rightly after `setns`. What is mounted on `/sys` is not
+//! read, as it keeps showing the old namespace, and no other program is run.
 
 mod carrier;
+mod deferral;
 mod facts;
 pub(crate) mod netlink;
 mod offload;
+mod record;
 
 use std::fmt;
 
@@ -17,6 +19,7 @@ use self::netlink::{Link, NetlinkRefusal};
 use crate::error::{Error, ErrorKind, Result, Step};
 
 pub use self::{
+    deferral::{Deferral, Deferred},
     facts::{Facts, Queues, RxMetadata, TxMetadata, XdpFeatures, XdpProgram, XdpProgramMode},
     offload::VlanOffload,
 };

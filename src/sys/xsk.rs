@@ -196,7 +196,11 @@ fn set<T: Pod>(socket: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> 
 }
 
 /// The option's value, zeroed past what the kernel wrote, and how much that was.
-fn get<T: Pod>(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<(T, usize)> {
+pub(super) fn get<T: Pod>(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+) -> io::Result<(T, usize)> {
     let mut value = T::zeroed();
     let mut len = socklen_t::try_from(size_of::<T>()).expect("options are small");
     // SAFETY: the kernel writes at most `len` bytes into a live value that any bytes are valid for.

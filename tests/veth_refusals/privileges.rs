@@ -3,7 +3,10 @@
 use std::thread;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use xskit::{ErrorKind, RingSize, Socket, SocketConfig, Step, Umem, UmemConfig, socket::BusyPoll};
+use xskit::{
+    ErrorKind, RingSize, Socket, SocketConfig, Step, Umem, UmemConfig, interface::Deferral,
+    socket::BusyPoll,
+};
 use xskit_lab::{Lab, LabConfig, Need};
 
 use crate::bench::{
@@ -13,6 +16,7 @@ use crate::bench::{
 
 const NET_ADMIN: u32 = 12;
 const NET_RAW: u32 = 13;
+const SYS_ADMIN: u32 = 21;
 const PERFMON: u32 = 38;
 const BPF: u32 = 39;
 
@@ -93,6 +97,23 @@ fn no_cap_net_admin_for_busy_polling() {
             // The same without it is permitted.
             drop(Socket::open(&umem, &near(), 0, &rings()).unwrap());
         });
+    });
+}
+
+/// The whole device has to be set where veth has no NAPI instance: that takes both capabilities.
+#[test]
+fn no_capabilities_for_deferral() {
+    alone(|| {
+        let Some(lab) = Lab::for_test() else { return };
+        for (kept, errno, says) in [
+            (NET_ADMIN, libc::EPERM, "CAP_SYS_ADMIN and CAP_NET_ADMIN"),
+            (SYS_ADMIN, libc::EPERM, "CAP_NET_ADMIN is needed"),
+        ] {
+            with_only(&lab, &[kept], || {
+                let error = refused(|| Deferral::default().apply(&near()));
+                expected(Step::Defer, ErrorKind::Permission, errno, &[says]).is(&error);
+            });
+        }
     });
 }
 
