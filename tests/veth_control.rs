@@ -13,8 +13,8 @@ use std::{
 };
 
 use support::{
-    LIMIT, adds_up, attribute, collect, comes_home, frames, near, near_interface, receive, rings,
-    send, set_attribute, settle, to_far, to_near,
+    LIMIT, adds_up, attribute, collect, comes_home, eventually, frames, near, near_interface,
+    receive, rings, send, set_attribute, settle, to_far, to_near,
 };
 use xskit::{AttachMode, ErrorKind, interface::Deferral, socket::BusyPoll};
 use xskit_lab::{Checker, Lab, LabConfig, Link, Need, die_with_parent};
@@ -222,5 +222,42 @@ fn what_a_killed_process_has_deferred_is_restored_by_the_next_one() {
         set_attribute(&lab.near, "gro_flush_timeout", "1");
         assert_eq!(Deferral::restore_stale().unwrap(), [near_interface()]);
         assert_eq!(deferred(&lab.near), ["0", "1"]);
+    });
+}
+
+#[test]
+fn facts_of_queues() {
+    let Some(lab) = Lab::for_test_with(&LabConfig { queues: 2, ..LabConfig::default() }) else {
+        return;
+    };
+    lab.enter(|| {
+        let near_interface = near_interface();
+        let queues = || near_interface.queue_facts().unwrap();
+        let ids: Vec<u32> = queues().iter().map(|queue| queue.id.get()).collect();
+        assert_eq!(ids, [0, 1]);
+        assert!(queues().iter().all(|queue| !queue.socket && queue.napi.is_none()));
+        assert_eq!(near_interface.napis().unwrap(), [], "there is no program, hence no loop");
+
+        let port = near().queues([1]).open().unwrap();
+        let bound: Vec<bool> = queues().iter().map(|queue| queue.socket).collect();
+        // A kernel before 6.15 does not tell.
+        assert!(bound == [false, true] || bound == [false, false], "{bound:?}");
+        // veth has its loops now, and does not say which queue is whose.
+        assert!(queues().iter().all(|queue| queue.napi.is_none()));
+        for napi in near_interface.napis().unwrap() {
+            assert_eq!(napi.interrupt, None);
+            assert!(napi.id > 0);
+            assert!(napi.defer_hard_irqs.is_none_or(|rounds| rounds == 0));
+        }
+        drop(port);
+        eventually("the queue has no socket any more", || {
+            queues().iter().all(|queue| !queue.socket)
+        });
+
+        lab.near.down().unwrap();
+        assert_eq!(queues().len(), 2, "the same number while it is down");
+        lab.near.delete().unwrap();
+        let error = near_interface.queue_facts().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LinkGone, "{error}");
     });
 }

@@ -9,6 +9,7 @@ mod deferral;
 mod facts;
 pub(crate) mod netlink;
 mod offload;
+mod queues;
 mod record;
 
 use std::fmt;
@@ -22,6 +23,7 @@ pub use self::{
     deferral::{Deferral, Deferred},
     facts::{Facts, Queues, RxMetadata, TxMetadata, XdpFeatures, XdpProgram, XdpProgramMode},
     offload::VlanOffload,
+    queues::{Interrupt, Napi, QueueFacts},
 };
 
 /// A network interface of the calling thread's network namespace.

@@ -1,6 +1,6 @@
 //! Capabilities that are missing, and limits that are too low.
 
-use std::thread;
+use std::{thread, time::Duration};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use xskit::{
@@ -114,6 +114,39 @@ fn no_capabilities_for_deferral() {
                 expected(Step::Defer, ErrorKind::Permission, errno, &[says]).is(&error);
             });
         }
+    });
+}
+
+/// Without the right to see the namespace's sysfs, what the kernel lists is set: veth has NAPI instances while
+/// a program is attached.
+#[test]
+fn deferral_without_cap_sys_admin() {
+    alone(|| {
+        let Some(lab) = Lab::for_test() else { return };
+        with_only(&lab, &[BPF, NET_ADMIN, NET_RAW, PERFMON], || {
+            let port = port(&umem()).open().unwrap();
+            let settings = || {
+                let napis = near().napis().unwrap();
+                assert_eq!(napis.len(), 1);
+                (napis[0].defer_hard_irqs, napis[0].gro_flush_timeout)
+            };
+            let before = (Some(0), Some(Duration::ZERO));
+            if settings() != before {
+                // Linux before 6.13.
+                let error = refused(|| Deferral::default().apply(&near()));
+                assert_eq!(error.kind(), ErrorKind::Permission, "{error}");
+                return;
+            }
+            let deferred = Deferral::default().apply(&near()).unwrap();
+            assert!(deferred.per_napi());
+            assert_eq!(settings(), (Some(2), Some(Duration::from_micros(200))));
+            deferred.restore().unwrap();
+            assert_eq!(settings(), before);
+            // Instances that are gone need nothing.
+            let deferred = Deferral::default().apply(&near()).unwrap();
+            drop(port);
+            deferred.restore().unwrap();
+        });
     });
 }
 

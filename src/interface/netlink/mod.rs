@@ -23,7 +23,9 @@ use nix::errno::Errno;
 
 pub(crate) use self::{
     link::{Link, attach_xdp, detach_xdp, link_by_index, link_by_name, link_names},
-    netdev::{NapiControl, NetdevFeatures, active_rx_queues, napis, netdev_features, rx_queues},
+    netdev::{
+        Napi, NapiControl, NetdevFeatures, active_rx_queues, napis, netdev_features, rx_queues,
+    },
     route::carries_default_route,
 };
 
