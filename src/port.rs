@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 use crate::{
     AttachMode, Attached, ChunkSize, Counters, Error, ErrorKind, Facts, Interface, Pages, Program,
     ProgramOptions, QueueId, Result, RingSize, Rules, Socket, SocketConfig, Step, Umem, UmemConfig,
-    interface::Deferral, program::VlanTags,
+    interface::{Deferral, Promiscuous},
+    program::VlanTags,
 };
 
 /// How long a link may take to come back after a program was attached: some NICs reset it then.
@@ -36,6 +37,7 @@ pub struct PortConfig {
     frags: bool,
     vlan_tags: VlanTags,
     deferral: Option<Deferral>,
+    promiscuous: bool,
     socket: SocketConfig,
     umem: Option<Umem>,
     frames: Option<u32>,
@@ -57,6 +59,7 @@ impl PortConfig {
             frags: false,
             vlan_tags: VlanTags::default(),
             deferral: None,
+            promiscuous: false,
             socket: SocketConfig::default(),
             umem: None,
             frames: None,
@@ -103,6 +106,13 @@ impl PortConfig {
     #[doc(alias = "napi_defer_hard_irqs")]
     pub fn defer_interrupts(mut self, deferral: Deferral) -> Self {
         self.deferral = Some(deferral);
+        self
+    }
+
+    /// Receives frames for any MAC address, until the port and all of its sockets are dropped, or the process
+    /// ends. See [`Promiscuous`].
+    pub fn promiscuous(mut self, on: bool) -> Self {
+        self.promiscuous = on;
         self
     }
 
@@ -196,6 +206,9 @@ impl PortConfig {
             socket.keep(port.program.attachment());
             socket.join(port.program.socket_map())?;
             port.sockets.insert(queue, socket);
+        }
+        if self.promiscuous {
+            port.program.keep(Promiscuous::on(&port.interface)?);
         }
         // Last: attaching and binding make new NAPI instances in some drivers.
         if let Some(deferral) = self.deferral {

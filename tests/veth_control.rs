@@ -6,7 +6,7 @@ mod support;
 
 use std::{
     env,
-    io::{self, BufRead, BufReader, Write},
+    io::{BufRead, BufReader},
     process::{Command, Stdio},
     thread,
     time::Duration,
@@ -16,8 +16,12 @@ use support::{
     LIMIT, adds_up, attribute, collect, comes_home, eventually, frames, near, near_interface,
     receive, rings, send, set_attribute, settle, to_far, to_near,
 };
-use xskit::{AttachMode, ErrorKind, interface::Deferral, socket::BusyPoll};
-use xskit_lab::{Checker, Lab, LabConfig, Link, Need, die_with_parent};
+use xskit::{
+    AttachMode, ErrorKind,
+    interface::{ChecksumOffload, Deferral, Promiscuous},
+    socket::BusyPoll,
+};
+use xskit_lab::{Checker, Lab, LabConfig, Link, Need, Offload, die_with_parent};
 
 /// A lab for tests that need no BPF.
 fn namespaces() -> Option<Lab> {
@@ -178,31 +182,44 @@ fn a_port_defers_until_its_last_socket_is_gone() {
 /// Set for the process that is killed.
 const VICTIM: &str = "XSKIT_TEST_VICTIM";
 
+/// What the process does that is killed.
+fn be_the_victim<T>(work: impl FnOnce() -> T) {
+    let _guard = work();
+    println!("DONE");
+    thread::sleep(LIMIT);
+    panic!("nobody has killed this process");
+}
+
+/// Runs a test's victim in the calling thread's namespace until it has done its work, then `look`, then kills
+/// it.
+fn kill_one(test: &str, look: impl FnOnce()) {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", "--nocapture", test]).env(VICTIM, "1").stdout(Stdio::piped());
+    let mut victim = die_with_parent(&mut command).spawn().unwrap();
+    let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line.ends_with("DONE")));
+    look();
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+}
+
 #[test]
 fn what_a_killed_process_has_deferred_is_restored_by_the_next_one() {
     if env::var_os(VICTIM).is_some() {
-        let _guard = Deferral::default().apply(&near_interface()).unwrap();
-        writeln!(io::stdout(), "DEFERRED").unwrap();
-        thread::sleep(LIMIT);
-        panic!("nobody has killed this process");
+        return be_the_victim(|| Deferral::default().apply(&near_interface()).unwrap());
     }
     let Some(lab) = namespaces() else { return };
     let other = namespaces().expect("as before");
     let name = "what_a_killed_process_has_deferred_is_restored_by_the_next_one";
     lab.enter(|| {
-        let kill_one = || {
-            let mut command = Command::new(env::current_exe().unwrap());
-            command.args(["--exact", "--nocapture", name]).env(VICTIM, "1").stdout(Stdio::piped());
-            let mut victim = die_with_parent(&mut command).spawn().unwrap();
-            let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
-            assert!(lines.map_while(Result::ok).any(|line| line.ends_with("DEFERRED")));
-            assert_eq!(deferred(&lab.near), ["2", "200000"]);
-            assert_eq!(Deferral::restore_stale().unwrap(), [], "it is alive");
-            victim.kill().unwrap();
-            victim.wait().unwrap();
+        let defer_and_die = || {
+            kill_one(name, || {
+                assert_eq!(deferred(&lab.near), ["2", "200000"]);
+                assert_eq!(Deferral::restore_stale().unwrap(), [], "it is alive");
+            });
             assert_eq!(deferred(&lab.near), ["2", "200000"], "it could not restore them");
         };
-        kill_one();
+        defer_and_die();
         // Of another namespace it is not taken up.
         assert_eq!(other.enter(Deferral::restore_stale).unwrap(), []);
         assert_eq!(deferred(&lab.near), ["2", "200000"]);
@@ -211,14 +228,14 @@ fn what_a_killed_process_has_deferred_is_restored_by_the_next_one() {
         assert_eq!(Deferral::restore_stale().unwrap(), []);
 
         // Whoever comes next restores first, so that it knows what it will have to restore itself.
-        kill_one();
+        defer_and_die();
         let guard = Deferral::default().hard_irqs(3).apply(&near_interface()).unwrap();
         assert_eq!(deferred(&lab.near), ["3", "200000"]);
         drop(guard);
         assert_eq!(deferred(&lab.near), ["0", "0"]);
 
         // What somebody has changed since stays.
-        kill_one();
+        defer_and_die();
         set_attribute(&lab.near, "gro_flush_timeout", "1");
         assert_eq!(Deferral::restore_stale().unwrap(), [near_interface()]);
         assert_eq!(deferred(&lab.near), ["0", "1"]);
@@ -259,5 +276,87 @@ fn facts_of_queues() {
         lab.near.delete().unwrap();
         let error = near_interface.queue_facts().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LinkGone, "{error}");
+    });
+}
+
+/// Whether the kernel counts any membership.
+fn is_promiscuous(link: &Link) -> bool {
+    let flags = attribute(link, "flags");
+    u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap() & 0x100 != 0
+}
+
+#[test]
+fn promiscuous_until_the_last_guard_is_dropped() {
+    let Some(lab) = namespaces() else { return };
+    lab.enter(|| {
+        let near = near_interface();
+        assert!(!is_promiscuous(&lab.near));
+        let first = Promiscuous::on(&near).unwrap();
+        let second = Promiscuous::on(&near).unwrap();
+        assert!(is_promiscuous(&lab.near) && !is_promiscuous(&lab.far));
+        assert_eq!(first.interface(), &near);
+        drop(first);
+        assert!(is_promiscuous(&lab.near));
+        lab.far.netns().enter(|| drop(second));
+        assert!(!is_promiscuous(&lab.near));
+
+        lab.near.delete().unwrap();
+        let error = Promiscuous::on(&near).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LinkGone, "{error}");
+    });
+}
+
+#[test]
+fn promiscuous_ends_with_a_killed_process() {
+    if env::var_os(VICTIM).is_some() {
+        return be_the_victim(|| Promiscuous::on(&near_interface()).unwrap());
+    }
+    let Some(lab) = namespaces() else { return };
+    lab.enter(|| {
+        kill_one("promiscuous_ends_with_a_killed_process", || assert!(is_promiscuous(&lab.near)));
+        eventually("it is over", || !is_promiscuous(&lab.near));
+    });
+}
+
+#[test]
+fn a_port_is_promiscuous_until_its_last_socket_is_gone() {
+    let Some(lab) = Lab::for_test() else { return };
+    lab.enter(|| {
+        let mut port = near().open().unwrap();
+        assert!(!is_promiscuous(&lab.near), "unless it is asked for");
+        drop(port);
+        port = near().promiscuous(true).open().unwrap();
+        let socket = port.take_queue(0).unwrap();
+        drop(port);
+        assert!(is_promiscuous(&lab.near));
+        drop(socket);
+        assert!(!is_promiscuous(&lab.near));
+    });
+}
+
+#[test]
+fn checksum_offload_goes_off_and_comes_back() {
+    let Some(lab) = namespaces() else { return };
+    lab.enter(|| {
+        let near = near_interface();
+        let is_on = || lab.near.offload(Offload::TxChecksum).unwrap();
+        // The lab has switched it off.
+        let guard = ChecksumOffload::disable(&near).unwrap();
+        assert!(!guard.changed());
+        assert_eq!(guard.to_string(), "transmit checksum offload of near0: was off");
+        drop(guard);
+        assert!(!is_on());
+
+        lab.near.set_offload(Offload::TxChecksum, true).unwrap();
+        let guard = ChecksumOffload::disable(&near).unwrap();
+        assert!(guard.changed() && !is_on());
+        assert_eq!(guard.to_string(), "transmit checksum offload of near0: switched off");
+        guard.restore().unwrap();
+        assert!(is_on());
+        drop(ChecksumOffload::disable(&near).unwrap());
+        assert!(is_on());
+        let guard = ChecksumOffload::disable(&near).unwrap();
+        lab.near.delete().unwrap();
+        assert_eq!(guard.restore().unwrap_err().kind(), ErrorKind::LinkGone);
     });
 }

@@ -9,6 +9,7 @@ mod deferral;
 mod facts;
 pub(crate) mod netlink;
 mod offload;
+mod promiscuous;
 mod queues;
 mod record;
 
@@ -22,7 +23,8 @@ use crate::error::{Error, ErrorKind, Result, Step};
 pub use self::{
     deferral::{Deferral, Deferred},
     facts::{Facts, Queues, RxMetadata, TxMetadata, XdpFeatures, XdpProgram, XdpProgramMode},
-    offload::VlanOffload,
+    offload::{ChecksumOffload, VlanOffload},
+    promiscuous::Promiscuous,
     queues::{Interrupt, Napi, QueueFacts},
 };
 

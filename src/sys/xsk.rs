@@ -182,7 +182,12 @@ pub(crate) fn kick_rx(socket: BorrowedFd<'_>) -> io::Result<()> {
     if received < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn set<T: Pod>(socket: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io::Result<()> {
+pub(super) fn set<T: Pod>(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    value: &T,
+) -> io::Result<()> {
     // SAFETY: the value is live and as long as we say; the kernel only reads it.
     checked(unsafe {
         libc::setsockopt(

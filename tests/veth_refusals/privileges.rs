@@ -4,7 +4,8 @@ use std::{thread, time::Duration};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use xskit::{
-    ErrorKind, RingSize, Socket, SocketConfig, Step, Umem, UmemConfig, interface::Deferral,
+    ErrorKind, RingSize, Socket, SocketConfig, Step, Umem, UmemConfig,
+    interface::{Deferral, Promiscuous},
     socket::BusyPoll,
 };
 use xskit_lab::{Lab, LabConfig, Need};
@@ -146,6 +147,18 @@ fn deferral_without_cap_sys_admin() {
             let deferred = Deferral::default().apply(&near()).unwrap();
             drop(port);
             deferred.restore().unwrap();
+        });
+    });
+}
+
+#[test]
+fn no_cap_net_raw_for_promiscuous_mode() {
+    alone(|| {
+        let Some(lab) = Lab::for_test() else { return };
+        with_only(&lab, &[NET_ADMIN], || {
+            let error = refused(|| Promiscuous::on(&near()));
+            let says = ["CAP_NET_RAW is missing"];
+            expected(Step::Steer, ErrorKind::Permission, libc::EPERM, &says).is(&error);
         });
     });
 }
