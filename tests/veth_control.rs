@@ -17,8 +17,9 @@ use support::{
     receive, rings, send, set_attribute, settle, to_far, to_near,
 };
 use xskit::{
-    AttachMode, ErrorKind,
-    interface::{ChecksumOffload, Deferral, Promiscuous},
+    AttachMode, ErrorKind, QueueId, Rule, Rules, Steering, Step,
+    interface::{ChecksumOffload, Deferral, Promiscuous, Spread},
+    program::FlowRules,
     socket::BusyPoll,
 };
 use xskit_lab::{Checker, Lab, LabConfig, Link, Need, Offload, die_with_parent};
@@ -358,5 +359,65 @@ fn checksum_offload_goes_off_and_comes_back() {
         let guard = ChecksumOffload::disable(&near).unwrap();
         lab.near.delete().unwrap();
         assert_eq!(guard.restore().unwrap_err().kind(), ErrorKind::LinkGone);
+    });
+}
+
+/// veth steers nothing, and says so; what is wrong before that is said first.
+#[test]
+fn a_device_without_steering_says_so() {
+    let Some(lab) = Lab::for_test_with(&LabConfig { queues: 2, ..LabConfig::default() }) else {
+        return;
+    };
+    lab.enter(|| {
+        let interface = near_interface();
+        let zero = [QueueId::new(0)];
+        let rules = Rules::udp_port(4242);
+        let errors = [
+            Spread::over(&interface, &zero).unwrap_err(),
+            FlowRules::install(&interface, &rules, &zero).unwrap_err(),
+            near().queues([0]).steer(Steering::Spread).open().unwrap_err(),
+            near().queues([0]).steer(Steering::Flows).open().unwrap_err(),
+        ];
+        for error in errors {
+            let text = error.to_string();
+            assert_eq!(
+                (error.step(), error.kind()),
+                (Step::Steer, ErrorKind::Unsupported),
+                "{text}"
+            );
+            assert_eq!(error.interface(), Some("near0"));
+            assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP));
+            assert!(text.contains("the device has none; open all of its queues"), "{text}");
+        }
+        assert_eq!(lab.near.xdp_program().unwrap(), None, "nothing stays attached");
+
+        let missing = [QueueId::new(1), QueueId::new(2)];
+        for error in [
+            Spread::over(&interface, &missing).unwrap_err(),
+            FlowRules::install(&interface, &rules, &missing).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+            assert_eq!(error.queue(), Some(QueueId::new(2)));
+            assert!(error.to_string().contains("2 active queues"), "{error}");
+        }
+        for error in [
+            Spread::over(&interface, &[]).unwrap_err(),
+            FlowRules::install(&interface, &rules, &[]).unwrap_err(),
+            FlowRules::install(&interface, &Rules::all(), &zero).unwrap_err(),
+            FlowRules::install(&interface, &Rules::none(), &zero).unwrap_err(),
+            FlowRules::install(&interface, &vec![Rule::new().source_port(1)].into(), &zero)
+                .unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+            assert!(error.next_step().is_some(), "{error}");
+        }
+
+        lab.near.delete().unwrap();
+        for error in [
+            Spread::over(&interface, &zero).unwrap_err(),
+            FlowRules::install(&interface, &rules, &zero).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::LinkGone, "{error}");
+        }
     });
 }

@@ -12,6 +12,7 @@ mod offload;
 mod promiscuous;
 mod queues;
 mod record;
+mod spread;
 
 use std::fmt;
 
@@ -20,12 +21,14 @@ use nix::errno::Errno;
 use self::netlink::{Link, NetlinkRefusal};
 use crate::error::{Error, ErrorKind, Result, Step};
 
+pub(crate) use self::spread::failed as steering_failed;
 pub use self::{
     deferral::{Deferral, Deferred},
     facts::{Facts, Queues, RxMetadata, TxMetadata, XdpFeatures, XdpProgram, XdpProgramMode},
     offload::{ChecksumOffload, VlanOffload},
     promiscuous::Promiscuous,
     queues::{Interrupt, Napi, QueueFacts},
+    spread::Spread,
 };
 
 /// A network interface of the calling thread's network namespace.

@@ -14,6 +14,7 @@
 
 mod counters;
 mod errors;
+mod flows;
 mod load;
 mod map;
 mod rules;
@@ -29,6 +30,7 @@ use std::{
 use self::vlan::show_tags;
 pub use self::{
     counters::{Counters, QueueCounters, RedirectErrors},
+    flows::FlowRules,
     load::{Loaded, ProgramInfo},
     map::{MapEntry, SocketMap},
     rules::{MAX_RULES, Prefix, Rule, Rules},

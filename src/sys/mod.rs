@@ -5,6 +5,7 @@ pub(crate) mod bpf;
 pub(crate) mod ethtool;
 pub(crate) mod mapping;
 pub(crate) mod packet;
+pub(crate) mod steering;
 pub(crate) mod sysfs;
 pub(crate) mod uapi;
 pub(crate) mod xsk;
