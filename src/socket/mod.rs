@@ -53,7 +53,7 @@ pub(crate) use endpoint::whole_millis;
 pub use receiver::Receiver;
 pub use rings::Rings;
 pub use sender::Sender;
-pub use statistics::{KernelStatistics, Statistics, StatisticsReader};
+pub use statistics::{KernelStatistics, RingLevels, Statistics, StatisticsReader};
 use wait::Look;
 pub use wait::{Interest, Ready};
 

@@ -22,8 +22,9 @@ pub(crate) struct Queue {
     pub(super) id: u32,
     pub(super) fill_size: RingSize,
     pub(super) completion_size: RingSize,
-    /// The Completion ring, to look at; none at the end, since it keeps the ring mapped.
-    completion_level: Option<Indices>,
+    /// The Fill and the Completion ring, to look at; none at the end, since they keep the rings mapped.
+    pub(super) fill_level: Option<Indices>,
+    pub(super) completion_level: Option<Indices>,
     /// Frames given to the kernel to receive into, and not received by any member yet.
     pub(super) filled: Outstanding,
     /// Frames given to the kernel to send, and not completed yet.
@@ -41,7 +42,7 @@ impl Queue {
         umem: &Umem,
         (ifindex, id): (u32, u32),
         config: &SocketConfig,
-        completion: &Consumer<u64>,
+        [fill, completion]: [&Indices; 2],
         owner: Endpoint,
     ) -> Arc<Self> {
         let queue = Arc::new(Self {
@@ -50,7 +51,8 @@ impl Queue {
             id,
             fill_size: config.fill,
             completion_size: config.completion,
-            completion_level: Some(completion.indices().clone()),
+            fill_level: Some(fill.clone()),
+            completion_level: Some(completion.clone()),
             filled: Outstanding::default(),
             sending: Outstanding::default(),
             fill: Mutex::default(),
@@ -97,6 +99,7 @@ impl Drop for Queue {
         let held = self.filled.get().saturating_add(self.sending.get());
         let unknown = held.saturating_sub(to_u32(known.len()));
         // Unmapped before it is closed: a mapped ring keeps the kernel's socket alive.
+        self.fill_level = None;
         self.completion_level = None;
         drop(owner);
         umem.quarantine(Held { ifindex: self.ifindex, queue: self.id, known, unknown });
