@@ -273,11 +273,8 @@ impl fmt::Debug for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source.as_ref().map(|source| source as _)
-    }
-}
+// No `source`: the line has the errno already, and whoever prints the chain would print it twice.
+impl std::error::Error for Error {}
 
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
@@ -304,6 +301,7 @@ mod tests {
         );
         assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(std::error::Error::source(&error).is_none(), "the errno is in the line");
     }
 
     #[test]
