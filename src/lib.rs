@@ -80,7 +80,7 @@ pub mod umem;
 
 pub use error::{Error, ErrorKind, Result, Step};
 pub use interface::{Facts, Interface, QueueId};
-pub use port::{Port, PortConfig};
+pub use port::{Port, PortConfig, Steering};
 pub use program::{
     AttachMode, Attached, Counters, Program, ProgramOptions, Rule, Rules, SocketMap,
 };

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 use crate::{
     AttachMode, Attached, ChunkSize, Counters, Error, ErrorKind, Facts, Interface, Pages, Program,
     ProgramOptions, QueueId, Result, RingSize, Rules, Socket, SocketConfig, Step, Umem, UmemConfig,
-    program::VlanTags,
+    interface::{Deferral, Promiscuous, Spread},
+    program::{FlowRules, VlanTags},
 };
 
 /// How long a link may take to come back after a program was attached: some NICs reset it then.
@@ -13,6 +14,20 @@ const CARRIER: Duration = Duration::from_secs(30);
 
 /// Frames per queue beyond what its rings hold.
 const FRAMES_AT_HAND: u32 = 2048;
+
+/// How packets are brought to a port's queues, in the NIC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Steering {
+    /// As the NIC does it: those that arrive on queues without a socket go to the kernel's stack.
+    #[default]
+    Unchanged,
+    /// RSS spreads all packets over the port's queues alone: [`Spread`].
+    Spread,
+    /// Flow rules bring the packets of the port's rules to its queues, a queue for each rule, in turn; all
+    /// others stay as they are: [`FlowRules`]. Later [`set_rules`](Port::set_rules) do not change them.
+    Flows,
+}
 
 /// What a [`Port`] shall be.
 ///
@@ -35,6 +50,9 @@ pub struct PortConfig {
     attach: AttachMode,
     frags: bool,
     vlan_tags: VlanTags,
+    deferral: Option<Deferral>,
+    promiscuous: bool,
+    steering: Steering,
     socket: SocketConfig,
     umem: Option<Umem>,
     frames: Option<u32>,
@@ -55,6 +73,9 @@ impl PortConfig {
             attach: AttachMode::Auto,
             frags: false,
             vlan_tags: VlanTags::default(),
+            deferral: None,
+            promiscuous: false,
+            steering: Steering::Unchanged,
             socket: SocketConfig::default(),
             umem: None,
             frames: None,
@@ -94,6 +115,29 @@ impl PortConfig {
     /// Whether VLAN tags are visible, for rules on them.
     pub fn vlan_tags(mut self, tags: VlanTags) -> Self {
         self.vlan_tags = tags;
+        self
+    }
+
+    /// Holds the interrupts of the port's queues back, until the port and all of its sockets are dropped.
+    #[doc(alias = "napi_defer_hard_irqs")]
+    pub fn defer_interrupts(mut self, deferral: Deferral) -> Self {
+        self.deferral = Some(deferral);
+        self
+    }
+
+    /// Receives frames for any MAC address, until the port and all of its sockets are dropped, or the process
+    /// ends. See [`Promiscuous`].
+    pub fn promiscuous(mut self, on: bool) -> Self {
+        self.promiscuous = on;
+        self
+    }
+
+    /// Brings packets to the port's queues in the NIC, until the port and all of its sockets are dropped. The
+    /// remedy where only some queues are opened and packets arrive on the others.
+    #[doc(alias = "RSS")]
+    #[doc(alias = "ntuple")]
+    pub fn steer(mut self, steering: Steering) -> Self {
+        self.steering = steering;
         self
     }
 
@@ -159,7 +203,8 @@ impl PortConfig {
     ///
     /// # Errors
     ///
-    /// As [`Interface::by_name`], [`Program::attach`] and [`Socket::open`]. Nothing stays attached, open
+    /// As [`Interface::by_name`], [`Program::attach`], [`Socket::open`], and what else was asked for, such as
+    /// [`Deferral::apply`], [`Promiscuous::on`], [`Spread::over`] and [`FlowRules::install`]. Nothing stays attached, open
     /// or mapped.
     pub fn open(self) -> Result<Port> {
         let interface = Interface::by_name(&self.interface)?;
@@ -186,6 +231,21 @@ impl PortConfig {
             socket.keep(port.program.attachment());
             socket.join(port.program.socket_map())?;
             port.sockets.insert(queue, socket);
+        }
+        if self.promiscuous {
+            port.program.keep(Promiscuous::on(&port.interface)?);
+        }
+        // Last: attaching and binding reset these, and make new NAPI instances, in some drivers.
+        match self.steering {
+            Steering::Unchanged => {}
+            Steering::Spread => port.program.keep(Spread::over(&port.interface, &port.queues)?),
+            Steering::Flows => {
+                let flows = FlowRules::install(&port.interface, &self.rules, &port.queues)?;
+                port.program.keep(flows);
+            }
+        }
+        if let Some(deferral) = self.deferral {
+            port.program.keep(deferral.apply_to(&port.interface, &port.queues)?);
         }
         Ok(port)
     }

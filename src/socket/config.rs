@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::BusyPoll;
 use crate::ring::RingSize;
 
 /// Whether packets are copied between the kernel's buffers and the UMEM.
@@ -47,6 +48,7 @@ pub struct SocketConfig {
     pub(super) completion: RingSize,
     pub(super) copy_mode: CopyMode,
     pub(super) need_wakeup: bool,
+    pub(super) busy_poll: Option<BusyPoll>,
 }
 
 impl Default for SocketConfig {
@@ -59,6 +61,7 @@ impl Default for SocketConfig {
             completion: RingSize::DEFAULT,
             copy_mode: CopyMode::default(),
             need_wakeup: true,
+            busy_poll: None,
         }
     }
 }
@@ -120,6 +123,15 @@ impl SocketConfig {
         self
     }
 
+    /// Lets the calling thread run the driver's receive loop: `recv`, `send` and `wait` call the kernel every
+    /// time, whatever its flags say. Linux 5.11, and CAP_NET_ADMIN; see [`BusyPoll`].
+    #[doc(alias = "SO_BUSY_POLL")]
+    #[doc(alias = "SO_PREFER_BUSY_POLL")]
+    pub fn busy_poll(mut self, busy_poll: BusyPoll) -> Self {
+        self.busy_poll = Some(busy_poll);
+        self
+    }
+
     /// Frames that the kernel shall have to receive into: none for a socket that only sends.
     pub(super) fn fill_target(&self) -> u32 {
         if self.rx.is_some() { self.fill.get() } else { 0 }
@@ -151,6 +163,9 @@ impl fmt::Display for SocketConfig {
         write!(f, "{}", self.copy_mode)?;
         if self.need_wakeup {
             f.write_str(", need_wakeup")?;
+        }
+        if let Some(busy_poll) = self.busy_poll {
+            write!(f, ", {busy_poll}")?;
         }
         let size = |size: Option<RingSize>| size.map_or(0, RingSize::get);
         write!(

@@ -25,6 +25,7 @@
 //!
 //! See [`need_wakeup`].
 
+mod busy_poll;
 mod config;
 mod core;
 mod endpoint;
@@ -43,6 +44,7 @@ use std::{
     time::Duration,
 };
 
+pub use busy_poll::BusyPoll;
 pub use config::{CopyMode, SocketConfig};
 #[cfg(feature = "fake")]
 use endpoint::Endpoint;
@@ -102,12 +104,17 @@ pub struct Mode {
     pub zero_copy: bool,
     /// The kernel may sleep until it is called.
     pub need_wakeup: bool,
+    /// The kernel is called with every `recv`, `send` and `wait`, to run the driver's receive loop.
+    pub busy_poll: bool,
 }
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.zero_copy { "zero-copy" } else { "copy" })?;
-        if self.need_wakeup { f.write_str(", need_wakeup") } else { Ok(()) }
+        if self.need_wakeup {
+            f.write_str(", need_wakeup")?;
+        }
+        if self.busy_poll { f.write_str(", busy poll") } else { Ok(()) }
     }
 }
 
@@ -139,7 +146,7 @@ impl Socket {
     /// Opens a further socket on the same queue, with RX and TX rings of its own. All sockets of a
     /// queue share its Fill and Completion rings, behind a lock taken once per batch.
     ///
-    /// Of `config`, the sizes of the RX and TX ring count; mode, need_wakeup and the other rings are
+    /// Of `config`, the sizes of the RX and TX ring and busy polling count; mode, need_wakeup and the other rings are
     /// those of the queue's first socket. Which socket a packet goes to is the program's choice.
     ///
     /// # Errors
@@ -159,7 +166,11 @@ impl Socket {
         kernel: fake::Kernel,
     ) -> Self {
         let prefilled = Prefilled::new(umem, &mut fill, config.fill_target());
-        let mode = Mode { zero_copy: false, need_wakeup: config.need_wakeup };
+        let mode = Mode {
+            zero_copy: false,
+            need_wakeup: config.need_wakeup,
+            busy_poll: config.busy_poll.is_some(),
+        };
         let place = ("fake", kernel.number(), QueueId::new(0));
         let rings = (rx, tx, fill, completion);
         open::assemble(umem, config, mode, place, rings, prefilled, Endpoint::Fake(kernel))

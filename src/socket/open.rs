@@ -104,6 +104,9 @@ impl Opening<'_> {
         if self.config.rx.is_none() && self.config.tx.is_none() {
             return bad("a socket without RX and TX ring", "leave one of them");
         }
+        if let Some(busy_poll) = self.config.busy_poll {
+            busy_poll.check().map_err(|error| self.name(error))?;
+        }
         let facts = self.interface.facts().map_err(|error| self.name(error))?;
         if !facts.up {
             let error = Error::new(Step::Bind, ErrorKind::LinkDown, "the interface is down");
@@ -240,7 +243,11 @@ impl Opening<'_> {
         umem.queue_is_free(interface.index(), queue.get(), prefilled.frames());
         let registration =
             Registration { zero_copy, need_wakeup: config.need_wakeup, multi_buffer: false };
-        let mode = Mode { zero_copy, need_wakeup: config.need_wakeup };
+        let mode = Mode {
+            zero_copy,
+            need_wakeup: config.need_wakeup,
+            busy_poll: config.busy_poll.is_some(),
+        };
         let endpoint = Endpoint::Kernel(fd.clone());
         let place = (interface.name(), interface.index(), queue);
         let rings = (rx, tx, fill, completion);
@@ -249,14 +256,18 @@ impl Opening<'_> {
     }
 
     fn socket(&self) -> Result<OwnedFd> {
-        xsk::socket().map_err(|source| {
+        let socket = xsk::socket().map_err(|source| {
             let error = self.failed(Step::OpenSocket, "AF_XDP", source);
             match error.raw_os_error() {
                 Some(libc::EPERM) => error.hint(NET_RAW),
                 Some(libc::EAFNOSUPPORT) => error.hint("the kernel lacks CONFIG_XDP_SOCKETS"),
                 _ => error,
             }
-        })
+        })?;
+        if let Some(busy_poll) = self.config.busy_poll {
+            busy_poll.set(socket.as_fd()).map_err(|error| self.name(error))?;
+        }
+        Ok(socket)
     }
 
     fn size(&self, fd: &OwnedFd, kind: RingKind, size: RingSize) -> Result<()> {
@@ -415,8 +426,9 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
     let target = config.fill_target();
     // No program is detached under this socket either, whichever of the two is closed first.
     let attachment = lock(&core.attachment).clone();
+    let mode = Mode { busy_poll: config.busy_poll.is_some(), ..core.mode };
     let core =
-        Core::new(&core.umem, &core.interface, core.queue_id, core.mode, rx_level, endpoint, queue);
+        Core::new(&core.umem, &core.interface, core.queue_id, mode, rx_level, endpoint, queue);
     *lock(&core.attachment) = attachment;
     Ok(Socket {
         receiver: Receiver::new(core.clone(), rx, Share::Common, target),

@@ -82,6 +82,8 @@ impl Receiver {
                 .error(Step::Receive, ErrorKind::Unsupported, "the socket only sends")
                 .hint("open it without `send_only`"));
         };
+        // Before the look at the ring: it brings packets.
+        let driven = if core.mode.busy_poll { drive(core, &mut self.link) } else { Ok(()) };
         let received = rx.peek(to_u32(batch.room()));
         let Taken { good, bad } = batch.receive(received, 0);
         core.rx.received.add(good);
@@ -96,6 +98,7 @@ impl Receiver {
         if good > 0 {
             self.idle = 0;
         } else {
+            driven?;
             self.idle += 1;
             if self.idle == IDLE_RECEIVES {
                 self.idle = 0;
@@ -123,6 +126,9 @@ impl Receiver {
 
     /// Gives the kernel frames, calls it if it sleeps, and looks for packets.
     pub(super) fn look(&mut self, completed: Option<&mut Cache>) -> Result<Look> {
+        if self.core.mode.busy_poll && self.rx.is_some() {
+            drive(&self.core, &mut self.link)?;
+        }
         if self.refill(0, None, completed) {
             self.wake(false)?;
         }
@@ -174,6 +180,13 @@ impl Receiver {
             outcome => outcome,
         }
     }
+}
+
+/// Has the driver's receive loop run, in busy polling.
+#[cold]
+fn drive(core: &Core, link: &mut Link) -> Result<()> {
+    core.rx.wakeups.add(1);
+    link.check(core, Step::Receive)
 }
 
 pub(super) fn wrong_umem(core: &Core, step: Step) -> Error {

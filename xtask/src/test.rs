@@ -78,6 +78,11 @@ const SUITES: &[Suite] = &[
         Needs::Root,
         &["--package", "xskit", "--test", "veth_lifecycle", "--all-features"],
     ),
+    Suite::new(
+        "control",
+        Needs::Root,
+        &["--package", "xskit", "--test", "veth_control", "--all-features"],
+    ),
     Suite {
         environment: Some(("XSKIT_SOAK_SECONDS", "60")),
         ..Suite::new(
