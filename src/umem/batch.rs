@@ -190,7 +190,7 @@ impl Batch {
             self.recycle(self.descs[index].addr);
         }
         self.descs.truncate(at);
-        self.note();
+        self.forget_front(0);
     }
 
     /// Drops all packets; their frames become spare.
@@ -423,7 +423,11 @@ impl Batch {
         }
         let mut frames = 0;
         for _ in 0..packets {
-            frames += first_packet(&self.descs()[frames..]);
+            let next = first_packet(&self.descs()[frames..]);
+            if next == 0 {
+                break;
+            }
+            frames += next;
         }
         frames
     }
