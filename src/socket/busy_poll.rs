@@ -19,7 +19,8 @@ use crate::{
 /// looks, and sleeps in `poll` in between, where the deferral's timer wakes it; a thread that must not sleep
 /// calls `recv` again instead.
 ///
-/// A driver without NAPI ids of its own (veth) has nothing to poll: calls are made, and do nothing.
+/// Where the driver does not give sockets the id of its NAPI instance (veth), there is nothing to poll: calls are
+/// made, and bring nothing.
 ///
 /// ```
 /// use std::time::Duration;
