@@ -73,6 +73,7 @@ pub mod interface;
 pub mod port;
 pub mod program;
 pub mod ring;
+mod snapshot;
 pub mod socket;
 mod sync;
 mod sys;
@@ -85,6 +86,7 @@ pub use program::{
     AttachMode, Attached, Counters, Program, ProgramOptions, Rule, Rules, SocketMap,
 };
 pub use ring::RingSize;
+pub use snapshot::{Snapshot, SocketSnapshot};
 pub use socket::{
     CopyMode, Interest, Mode, Ready, Receiver, Sender, Socket, SocketConfig, Statistics,
 };

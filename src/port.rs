@@ -7,6 +7,8 @@ use crate::{
     ProgramOptions, QueueId, Result, RingSize, Rules, Socket, SocketConfig, Step, Umem, UmemConfig,
     interface::{Deferral, Promiscuous, Spread},
     program::{FlowRules, VlanTags},
+    snapshot::{Snapshot, SocketSnapshot},
+    socket::StatisticsReader,
 };
 
 /// How long a link may take to come back after a program was attached: some NICs reset it then.
@@ -225,11 +227,13 @@ impl PortConfig {
         let options = ProgramOptions { frags: self.frags, sockets, vlan_tags: self.vlan_tags };
         let program = Program::attach(&interface, &self.rules, self.attach, &options)?;
         interface.carrier_wait(CARRIER)?;
-        let mut port = Port { sockets: BTreeMap::new(), queues, umem, program, interface };
+        let (sockets, readers) = (BTreeMap::new(), BTreeMap::new());
+        let mut port = Port { sockets, readers, program, queues, umem, interface };
         for queue in port.queues.clone() {
             let mut socket = Socket::open(&port.umem, &port.interface, queue, &config)?;
             socket.keep(port.program.attachment());
             socket.join(port.program.socket_map())?;
+            port.readers.insert(queue, socket.statistics_reader());
             port.sockets.insert(queue, socket);
         }
         if self.promiscuous {
@@ -326,6 +330,7 @@ impl PortConfig {
 pub struct Port {
     // Sockets first, then the program.
     sockets: BTreeMap<QueueId, Socket>,
+    readers: BTreeMap<QueueId, StatisticsReader>,
     program: Program,
     queues: Vec<QueueId>,
     umem: Umem,
@@ -410,6 +415,26 @@ impl Port {
     /// If the kernel does not give them.
     pub fn counters(&self) -> Result<Counters> {
         self.program.counters()
+    }
+
+    /// What every layer has counted, in one: the program, the kernel, the sockets with their rings, taken or
+    /// not, and the frames by place. From any thread, while others receive and send.
+    ///
+    /// ```no_run
+    /// # let port = xskit::Port::open("eth0", xskit::Rules::udp_port(4242))?;
+    /// println!("{}", port.snapshot()?);
+    /// # Ok::<(), xskit::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the kernel does not give its counters.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        let mut sockets = Vec::new();
+        for (&queue, reader) in &self.readers {
+            sockets.extend(reader.read()?.map(|statistics| SocketSnapshot { queue, statistics }));
+        }
+        Ok(Snapshot { counters: self.counters()?, sockets, frames: self.umem.audit() })
     }
 }
 

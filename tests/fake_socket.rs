@@ -449,3 +449,48 @@ fn without_busy_polling_nobody_calls_a_kernel_that_is_awake() -> Result<()> {
     assert_eq!((kernel.kicks().rx, kernel.kicks().tx), (0, 0));
     Ok(())
 }
+
+#[test]
+fn wakeups_spared_and_levels_are_counted() -> Result<()> {
+    let (mut socket, kernel, mut batch, umem) = world();
+    // The kernel is awake.
+    kernel.set_needs_wakeup_tx(false);
+    for _ in 0..3 {
+        kernel.deliver(b"in");
+    }
+    let levels = socket.statistics()?.levels;
+    assert_eq!((levels.rx, levels.tx, levels.fill, levels.completion), (3, 0, 29, 0));
+    assert_eq!(socket.recv(&mut batch)?, 3);
+    assert_eq!(socket.recv(&mut batch)?, 0, "nothing to spare a call for");
+    assert_eq!(socket.send(&mut batch)?, 3);
+    let statistics = socket.statistics()?;
+    assert_eq!((statistics.wakeups_rx, statistics.wakeups_tx), (0, 0));
+    assert_eq!((statistics.wakeups_spared_rx, statistics.wakeups_spared_tx), (1, 1));
+    let levels = statistics.levels;
+    assert_eq!((levels.rx, levels.tx, levels.fill, levels.completion), (0, 3, 32, 0));
+    kernel.transmit(3);
+    assert_eq!(socket.statistics()?.levels.completion, 3);
+
+    // It sleeps: what is called for is not spared.
+    kernel.set_needs_wakeup_tx(true);
+    kernel.set_needs_wakeup_rx(true);
+    kernel.deliver(b"in");
+    assert_eq!(socket.recv(&mut batch)?, 1);
+    assert_eq!(socket.send(&mut batch)?, 1);
+    let statistics = socket.statistics()?;
+    assert_eq!((statistics.wakeups_rx, statistics.wakeups_tx), (1, 1));
+    assert_eq!((statistics.wakeups_spared_rx, statistics.wakeups_spared_tx), (1, 1));
+    drop((socket, batch));
+    assert_complete(&umem);
+
+    // Without need_wakeup there is no flag to spare anything.
+    let umem = UmemConfig::new(64).build()?;
+    let (mut socket, kernel) = fake::socket(&umem, &config().need_wakeup(false))?;
+    let mut batch = umem.batch(16);
+    kernel.deliver(b"in");
+    assert_eq!(socket.recv(&mut batch)?, 1);
+    assert_eq!(socket.send(&mut batch)?, 1);
+    let statistics = socket.statistics()?;
+    assert_eq!((statistics.wakeups_spared_rx, statistics.wakeups_spared_tx), (0, 0));
+    Ok(())
+}

@@ -421,3 +421,48 @@ fn a_device_without_steering_says_so() {
         }
     });
 }
+
+#[test]
+fn a_snapshot_has_every_layer() {
+    let Some(lab) = Lab::for_test() else { return };
+    let mut raw = lab.raw().unwrap();
+    lab.enter(|| {
+        let mut port = near().socket(rings(64)).open().unwrap();
+        let mut socket = port.take_queue(0).unwrap();
+        let series = to_near(&lab, 64);
+        raw.send_all(&frames(&series, 40)).unwrap();
+        eventually("all have arrived", || port.snapshot().unwrap().counters.total.redirected == 40);
+        eventually("and lie in the ring", || {
+            port.snapshot().unwrap().sockets[0].statistics.levels.rx == 40
+        });
+        let before = port.snapshot().unwrap();
+        assert_eq!(before.frames.rx, 40);
+        assert!(before.frames.is_complete(), "{before}");
+        let mut checker = Checker::new(series);
+        receive(&mut socket, &mut checker, 30, 10);
+        let series = to_far(&lab, 64);
+        send(&mut socket, &series, 0..20, 10);
+        collect(&mut raw, &mut Checker::new(series), 20);
+        settle(&mut socket);
+
+        let snapshot = port.snapshot().unwrap();
+        let [one] = snapshot.sockets[..] else { panic!("one socket: {snapshot}") };
+        let statistics = one.statistics;
+        assert_eq!(one.queue, QueueId::new(0));
+        assert_eq!(statistics, socket.statistics().unwrap());
+        assert_eq!((statistics.received, statistics.sent), (30, 20));
+        assert_eq!((statistics.levels.rx, statistics.levels.tx), (10, 0));
+        assert!(statistics.wakeups_spared_rx >= 3, "in copy mode no call is needed: {snapshot}");
+        // In copy mode every batch to send needs one.
+        assert!(statistics.wakeups_tx >= 2 && statistics.wakeups_spared_tx == 0, "{snapshot}");
+        let text = snapshot.to_string();
+        for words in ["program: redirected 40", "queue 0: received 30, sent 20", "in rx 10"] {
+            assert!(text.contains(words), "{text}");
+        }
+        let umem = port.umem().clone();
+        drop(socket);
+        assert_eq!(port.snapshot().unwrap().sockets, [], "it is closed");
+        drop(port);
+        comes_home(&umem, &[(&near_interface(), 0)]);
+    });
+}

@@ -51,7 +51,7 @@ use endpoint::Endpoint;
 pub use receiver::Receiver;
 pub use rings::Rings;
 pub use sender::Sender;
-pub use statistics::{KernelStatistics, Statistics, StatisticsReader};
+pub use statistics::{KernelStatistics, RingLevels, Statistics, StatisticsReader};
 use wait::Look;
 pub use wait::{Interest, Ready};
 

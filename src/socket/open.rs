@@ -375,10 +375,12 @@ pub(super) fn assemble(
     endpoint: Endpoint,
 ) -> Socket {
     let place = (ifindex, queue_id.get());
-    let queue = Queue::new(umem, place, config, &completion, endpoint.clone());
+    let queue =
+        Queue::new(umem, place, config, [fill.indices(), completion.indices()], endpoint.clone());
     queue.filled.add(prefilled.keep());
-    let rx_level = rx.as_ref().map(|rx| rx.indices().clone());
-    let core = Core::new(umem, interface, queue_id, mode, rx_level, endpoint, queue);
+    let levels =
+        [rx.as_ref().map(|rx| rx.indices().clone()), tx.as_ref().map(|tx| tx.indices().clone())];
+    let core = Core::new(umem, interface, queue_id, mode, levels, endpoint, queue);
     Socket {
         receiver: Receiver::new(core.clone(), rx, Share::Sole(fill), config.fill_target()),
         sender: Sender::new(core, tx, Share::Sole(completion)),
@@ -420,15 +422,15 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
         multi_buffer: false,
     };
     lock(core.umem.registrations()).add(&fd, id.0, id.1, registration);
-    let rx_level = rx.as_ref().map(|rx| rx.indices().clone());
+    let levels =
+        [rx.as_ref().map(|rx| rx.indices().clone()), tx.as_ref().map(|tx| tx.indices().clone())];
     let queue = core.queue.clone();
     let endpoint = Endpoint::Kernel(fd);
     let target = config.fill_target();
     // No program is detached under this socket either, whichever of the two is closed first.
     let attachment = lock(&core.attachment).clone();
     let mode = Mode { busy_poll: config.busy_poll.is_some(), ..core.mode };
-    let core =
-        Core::new(&core.umem, &core.interface, core.queue_id, mode, rx_level, endpoint, queue);
+    let core = Core::new(&core.umem, &core.interface, core.queue_id, mode, levels, endpoint, queue);
     *lock(&core.attachment) = attachment;
     Ok(Socket {
         receiver: Receiver::new(core.clone(), rx, Share::Common, target),

@@ -97,6 +97,8 @@ impl Receiver {
         }
         if good > 0 {
             self.idle = 0;
+            let Core { mode, rx, .. } = &*self.core;
+            rx.spared.add(usize::from(mode.need_wakeup && !mode.busy_poll && !sleeps));
         } else {
             driven?;
             self.idle += 1;

@@ -176,6 +176,7 @@ impl Sender {
         if sleeps && (submitted || self.owes_kick || tx.indices().level() > 0) {
             return self.kick();
         }
+        self.core.tx.spared.add(usize::from(submitted && !sleeps));
         Ok(())
     }
 
