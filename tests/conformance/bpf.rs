@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     ptr,
 };
 
@@ -161,8 +161,6 @@ impl Own {
         sockets: u32,
         write: impl FnOnce(&mut Assembler, BorrowedFd<'_>),
     ) -> io::Result<Self> {
-        use std::os::fd::AsFd;
-
         let map = create_map(sockets)?;
         let mut assembler = Assembler::default();
         write(&mut assembler, map.as_fd());

@@ -12,7 +12,10 @@ use crate::{Outcome, mode::MODES};
 
 /// How each case went in each mode; collected while they run. Cheap to clone.
 #[derive(Clone, Default)]
-pub(crate) struct Summary(Arc<Mutex<BTreeMap<&'static str, Vec<(&'static str, Line)>>>>);
+pub(crate) struct Summary(Arc<Mutex<ByMode>>);
+
+/// The cases of each mode, in the order in which they ended.
+type ByMode = BTreeMap<&'static str, Vec<(&'static str, Line)>>;
 
 /// How one case went.
 enum Line {

@@ -1,12 +1,15 @@
 //! Packets that find no place: dropped, and counted where they should be.
 
-use xskit::{ChunkSize, UmemConfig};
+use std::time::Duration;
+
+use xskit::{ChunkSize, Interest, Socket, UmemConfig};
+use xskit_lab::Numbered;
 
 use crate::{
     Case, Outcome,
     bench::{
-        Bench, LENGTH, PACKETS, adds_up, eventually, nothing_comes, receive, ring, rings, send,
-        settle, stream, stream_through, windows,
+        Bench, End, LENGTH, PACKETS, adds_up, eventually, nothing_comes, receive, ring, rings,
+        send, settle, stream, windows,
     },
     mode::Mode,
 };
@@ -83,8 +86,7 @@ fn empty_fill_ring(mode: &'static Mode) -> Outcome {
     adds_up(&to.umem);
     // It goes on as if nothing had been, as soon as the ring is filled again.
     for first in (PACKETS..2 * PACKETS).step_by(32) {
-        let ends = (&mut from.socket, &mut to.socket);
-        stream_through(ends, &series, first..first + 32, |_, packet| Some(packet));
+        stream((&mut from.socket, &mut to.socket), &series, first..first + 32);
         nothing_waits(&mut to.socket);
     }
     from.close();
@@ -93,13 +95,13 @@ fn empty_fill_ring(mode: &'static Mode) -> Outcome {
 }
 
 /// Looks once, so that the Fill ring gets the frames of packets that are gone.
-fn nothing_waits(socket: &mut xskit::Socket) {
-    let ready = socket.wait(xskit::Interest::READABLE, std::time::Duration::ZERO).unwrap();
+fn nothing_waits(socket: &mut Socket) {
+    let ready = socket.wait(Interest::READABLE, Duration::ZERO).unwrap();
     assert!(ready.timed_out());
 }
 
 /// Sends all packets while nobody receives, and waits until all have passed the program.
-fn flood(from: &mut crate::bench::End, to: &crate::bench::End, series: &xskit_lab::Numbered) {
+fn flood(from: &mut End, to: &End, series: &Numbered) {
     for numbers in windows(0..PACKETS) {
         let packets: Vec<_> = numbers.iter().map(|number| series.frame(*number)).collect();
         send(&mut from.socket, &packets);

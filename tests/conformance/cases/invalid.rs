@@ -126,10 +126,11 @@ fn every_kind(mode: &'static Mode, size: ChunkSize) -> Outcome {
     finish(from, to, sent as u64, came_back)
 }
 
-fn finish(from: End, to: End, sent: u64, came_back: u64) -> Outcome {
+fn finish(mut from: End, to: End, sent: u64, came_back: u64) -> Outcome {
     let statistics = from.socket.statistics().unwrap();
     assert_eq!(statistics.kernel.tx_invalid_descs, sent, "{statistics:?}");
-    from.close_owing(sent - came_back);
+    from.socket.rings().refused(u32::try_from(sent - came_back).unwrap());
+    from.close();
     to.close();
     seen(came_back, sent)
 }

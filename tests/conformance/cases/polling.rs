@@ -101,8 +101,8 @@ fn full_tx_ring(mode: &'static Mode) -> Outcome {
     receive(&mut to.socket, first);
     eventually("all complete", || from.umem.audit().completion == SIZE);
 
-    let more = Frames::new(&from.umem, second);
-    submit(&mut from.socket, &more.chunks.iter().map(desc).collect::<Vec<_>>());
+    let rest = Frames::new(&from.umem, second);
+    submit(&mut from.socket, &rest.chunks.iter().map(desc).collect::<Vec<_>>());
     assert_eq!(kick(&from.socket).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     let started = std::time::Instant::now();
     assert_eq!(poll_once(&from.socket, PollFlags::POLLOUT, MOMENT), PollFlags::empty());
@@ -119,7 +119,7 @@ fn full_tx_ring(mode: &'static Mode) -> Outcome {
     });
     receive(&mut to.socket, second);
     wait_completed(&mut from.socket, SIZE as usize);
-    more.attach();
+    rest.attach();
     from.close();
     to.close();
     Outcome::Passed
