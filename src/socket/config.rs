@@ -2,7 +2,12 @@
 
 use std::fmt;
 
+use super::Mode;
 use crate::ring::RingSize;
+
+/// Frames of one packet to send in copy mode: the kernel makes the first the skb's linear part, and each
+/// other one of its fragments (`MAX_SKB_FRAGS`, 17 unless configured otherwise).
+const COPY_FRAMES: u32 = 18;
 
 /// Whether packets are copied between the kernel's buffers and the UMEM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -47,6 +52,7 @@ pub struct SocketConfig {
     pub(super) completion: RingSize,
     pub(super) copy_mode: CopyMode,
     pub(super) need_wakeup: bool,
+    pub(super) multi_buffer: bool,
 }
 
 impl Default for SocketConfig {
@@ -59,6 +65,7 @@ impl Default for SocketConfig {
             completion: RingSize::DEFAULT,
             copy_mode: CopyMode::default(),
             need_wakeup: true,
+            multi_buffer: false,
         }
     }
 }
@@ -120,6 +127,44 @@ impl SocketConfig {
         self
     }
 
+    /// Whether a packet may have several frames (off by default): for packets longer than a chunk, on
+    /// links with jumbo frames. Linux 6.6.
+    ///
+    /// Such packets are dropped by a socket without it. It takes an XDP program for several buffers too,
+    /// where the MTU is above about 3.4 KB: [`Port`](crate::Port) attaches it, a program of your own has
+    /// to be declared so (`SEC("xdp.frags")`, aya's `#[xdp(frags)]`).
+    ///
+    /// Batches should have room for the longest packet, and for many of them: see
+    /// [`recv`](super::Socket::recv).
+    #[doc(alias = "XDP_USE_SG")]
+    #[doc(alias = "XDP_PKT_CONTD")]
+    pub fn multi_buffer(mut self, on: bool) -> Self {
+        self.multi_buffer = on;
+        self
+    }
+
+    /// The mode of a socket of this configuration, of which the kernel has said whether it is zero-copy,
+    /// and the device of how many frames a packet may then be.
+    pub(super) fn mode(&self, zero_copy: bool, zc_max_segments: Option<u32>) -> Mode {
+        let max_frames = match (self.multi_buffer, zero_copy) {
+            (false, _) => 1,
+            (true, false) => COPY_FRAMES,
+            (true, true) => zc_max_segments.unwrap_or(1).max(1),
+        };
+        let tx = self.tx.map_or(1, RingSize::get);
+        Mode {
+            zero_copy,
+            need_wakeup: self.need_wakeup,
+            multi_buffer: self.multi_buffer,
+            max_frames: max_frames.min(tx).min(self.completion.get()),
+        }
+    }
+
+    /// Whether a packet may have several frames.
+    pub(crate) fn is_multi_buffer(&self) -> bool {
+        self.multi_buffer
+    }
+
     /// Frames that the kernel shall have to receive into: none for a socket that only sends.
     pub(super) fn fill_target(&self) -> u32 {
         if self.rx.is_some() { self.fill.get() } else { 0 }
@@ -151,6 +196,9 @@ impl fmt::Display for SocketConfig {
         write!(f, "{}", self.copy_mode)?;
         if self.need_wakeup {
             f.write_str(", need_wakeup")?;
+        }
+        if self.multi_buffer {
+            f.write_str(", multi-buffer")?;
         }
         let size = |size: Option<RingSize>| size.map_or(0, RingSize::get);
         write!(

@@ -104,12 +104,25 @@ pub struct Mode {
     pub zero_copy: bool,
     /// The kernel may sleep until it is called.
     pub need_wakeup: bool,
+    /// Packets may have several frames.
+    #[doc(alias = "XDP_USE_SG")]
+    pub multi_buffer: bool,
+    /// Frames that a packet to send can have at most: 1 without multi-buffer, 18 in copy mode (one less
+    /// on devices that take no linear packets, virtio_net for one, where the kernel drops such a packet),
+    /// what the device can in zero-copy mode; and no more than its TX and Completion rings have slots.
+    pub max_frames: u32,
 }
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.zero_copy { "zero-copy" } else { "copy" })?;
-        if self.need_wakeup { f.write_str(", need_wakeup") } else { Ok(()) }
+        if self.need_wakeup {
+            f.write_str(", need_wakeup")?;
+        }
+        if self.multi_buffer {
+            write!(f, ", multi-buffer of up to {} frames", self.max_frames)?;
+        }
+        Ok(())
     }
 }
 
@@ -141,8 +154,8 @@ impl Socket {
     /// Opens a further socket on the same queue, with RX and TX rings of its own. All sockets of a
     /// queue share its Fill and Completion rings, behind a lock taken once per batch.
     ///
-    /// Of `config`, the sizes of the RX and TX ring count; mode, need_wakeup and the other rings are
-    /// those of the queue's first socket. Which socket a packet goes to is the program's choice.
+    /// Of `config`, the sizes of the RX and TX ring count; mode, need_wakeup, multi-buffer and the other
+    /// rings are those of the queue's first socket. Which socket a packet goes to is the program's choice.
     ///
     /// # Errors
     ///
@@ -161,7 +174,7 @@ impl Socket {
         kernel: fake::Kernel,
     ) -> Self {
         let prefilled = Prefilled::new(umem, &mut fill, config.fill_target());
-        let mode = Mode { zero_copy: false, need_wakeup: config.need_wakeup };
+        let mode = config.mode(false, None);
         let place = ("fake", 0, QueueId::new(0));
         let rings = (rx, tx, fill, completion);
         open::assemble(umem, config, mode, place, rings, prefilled, Endpoint::Fake(kernel))
@@ -193,6 +206,11 @@ impl Socket {
     ///
     /// It does not wait: 0 means that there was nothing, or no room.
     ///
+    /// With [multi-buffer](SocketConfig::multi_buffer), a packet is received whole or not at all: one that
+    /// the batch has no room for stays in the ring, and 0 may mean this. One of more frames than the
+    /// batch's capacity is dropped when the batch is empty, and counted as
+    /// [`rx_oversized`](Statistics::rx_oversized).
+    ///
     /// # Errors
     ///
     /// [`WrongUmem`](crate::ErrorKind::WrongUmem) for another UMEM's batch, which stays as it is.
@@ -211,13 +229,16 @@ impl Socket {
     ///
     /// It does not wait: 0 means that the batch was empty, or the ring full.
     ///
-    /// Packets without bytes are not sent: their frames become spare, and they are counted as
-    /// [`tx_refused`](Statistics::tx_refused). What the kernel drops in copy mode is counted as
+    /// A packet of several frames is given whole or not at all. Packets with a frame without bytes, or of
+    /// more frames than [`Mode::max_frames`], are not sent: their frames become spare, and they are counted
+    /// as [`tx_refused`](Statistics::tx_refused). What the kernel drops in copy mode is counted as
     /// [`tx_dropped`](Statistics::tx_dropped).
     ///
     /// # Errors
     ///
-    /// [`WrongUmem`](crate::ErrorKind::WrongUmem) for another UMEM's batch, which stays as it is.
+    /// [`WrongUmem`](crate::ErrorKind::WrongUmem) for another UMEM's batch,
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) for packets of several frames without multi-buffer;
+    /// the batch stays as it is.
     /// [`LinkDown`](crate::ErrorKind::LinkDown) or [`LinkGone`](crate::ErrorKind::LinkGone) if the
     /// interface is down or gone: packets that were taken before that showed are no longer in the batch,
     /// and leave when the interface comes up again.
@@ -253,7 +274,7 @@ impl Socket {
                     readable: read.ready.readable && interest.is_readable(),
                     writable: write.ready.writable && interest.is_writable(),
                 },
-                owes_kick: write.owes_kick,
+                ..write
             })
         });
         receiver.link = link;

@@ -29,7 +29,7 @@ use crate::{
 const BUSY_COPY: Duration = Duration::from_secs(1);
 const BUSY_ZERO_COPY: Duration = Duration::from_secs(10);
 
-/// What the kernel charges to SO_SNDBUF for a frame in flight, beside its bytes: a bound.
+/// What the kernel charges to SO_SNDBUF for a frame in flight, beside its chunk: a bound.
 const FRAME_OVERHEAD: u32 = 1024;
 
 /// What to do where AF_XDP sockets are not permitted.
@@ -120,7 +120,7 @@ impl Opening<'_> {
             let wanted = Registration {
                 zero_copy,
                 need_wakeup: self.config.need_wakeup,
-                multi_buffer: false,
+                multi_buffer: self.config.multi_buffer,
             };
             living
                 .iter()
@@ -131,19 +131,21 @@ impl Opening<'_> {
         let can = facts.xdp.as_ref().is_none_or(|xdp| xdp.zero_copy);
         let copy = || matching(false).unwrap_or(Way::Register(CopyMode::Copy));
         match self.config.copy_mode {
-            CopyMode::Copy => self.bind(copy()),
+            CopyMode::Copy => self.bind(facts, copy()),
             CopyMode::ZeroCopy => self
-                .bind(matching(true).unwrap_or(Way::Register(CopyMode::ZeroCopy)))
+                .bind(facts, matching(true).unwrap_or(Way::Register(CopyMode::ZeroCopy)))
                 .map_err(|error| self.explain_zero_copy(error, facts)),
-            CopyMode::Auto if !can => self.bind(copy()),
+            CopyMode::Auto if !can => self.bind(facts, copy()),
             CopyMode::Auto => {
                 if let Some(way) = matching(true) {
-                    return self.bind(way).or_else(|error| match error.kind() {
-                        ErrorKind::Unsupported | ErrorKind::InvalidInput => self.bind(copy()),
+                    return self.bind(facts, way).or_else(|error| match error.kind() {
+                        ErrorKind::Unsupported | ErrorKind::InvalidInput => {
+                            self.bind(facts, copy())
+                        }
                         _ => Err(error),
                     });
                 }
-                self.bind(Way::Register(CopyMode::Auto))
+                self.bind(facts, Way::Register(CopyMode::Auto))
             }
         }
     }
@@ -154,8 +156,13 @@ impl Opening<'_> {
         }
         match (error.kind(), facts.xdp.as_ref()) {
             (ErrorKind::Unsupported | ErrorKind::InvalidInput | ErrorKind::NotFound, _) => {
+                let segments = match facts.xdp.as_ref().and_then(|xdp| xdp.zc_max_segments) {
+                    _ if !self.config.multi_buffer => String::new(),
+                    Some(most) => format!(", multi-buffer: {most} frames"),
+                    None => ", multi-buffer: no".into(),
+                };
                 error.with_kind(ErrorKind::Unsupported).hint(format!(
-                    "{}: {facts}; use CopyMode::Auto to fall back to copy",
+                    "{}: {facts}{segments}; use CopyMode::Auto to fall back to copy",
                     self.interface.name()
                 ))
             }
@@ -163,7 +170,7 @@ impl Opening<'_> {
         }
     }
 
-    fn bind(&self, way: Way<'_>) -> Result<(Socket, Arc<OwnedFd>, Registration)> {
+    fn bind(&self, facts: &Facts, way: Way<'_>) -> Result<(Socket, Arc<OwnedFd>, Registration)> {
         let Self { umem, interface, queue, config } = *self;
         let fd = Arc::new(self.socket()?);
         if let Way::Register(_) = way {
@@ -195,7 +202,8 @@ impl Opening<'_> {
                     CopyMode::ZeroCopy => libc::XDP_ZEROCOPY,
                 };
                 let wakeup = if config.need_wakeup { libc::XDP_USE_NEED_WAKEUP } else { 0 };
-                (mode | wakeup, None)
+                let several = if config.multi_buffer { libc::XDP_USE_SG } else { 0 };
+                (mode | wakeup | several, None)
             }
             Way::OtherQueue(_, fd) => (libc::XDP_SHARED_UMEM, Some(fd.as_fd())),
         };
@@ -223,9 +231,9 @@ impl Opening<'_> {
         })?;
         // Bound: nobody else has the queue, so that what an earlier socket left there is free.
         umem.queue_is_free(interface.index(), queue.get(), prefilled.frames());
-        let registration =
-            Registration { zero_copy, need_wakeup: config.need_wakeup, multi_buffer: false };
-        let mode = Mode { zero_copy, need_wakeup: config.need_wakeup };
+        let segments = facts.xdp.as_ref().and_then(|xdp| xdp.zc_max_segments);
+        let mode = config.mode(zero_copy, segments);
+        let registration = registration(mode);
         let endpoint = Endpoint::Kernel(fd.clone());
         let place = (interface.name(), interface.index(), queue);
         let rings = (rx, tx, fill, completion);
@@ -287,12 +295,20 @@ impl Opening<'_> {
             .transpose()
             .map_err(mapped)?;
         if let Some(size) = self.config.tx {
-            let frame = self.umem.chunk_size().bytes() + FRAME_OVERHEAD;
+            let frame = self.charge();
             xsk::set_send_buffer(fd.as_fd(), size.get().saturating_mul(frame)).map_err(
                 |source| self.failed(Step::SocketOption, "SO_SNDBUF cannot be set", source),
             )?;
         }
         Ok((rx, tx))
+    }
+
+    /// What the kernel charges to SO_SNDBUF for a frame in flight: a bound. All but the first frame of a
+    /// packet are copied to pages of their own.
+    fn charge(&self) -> u32 {
+        let chunk = self.umem.chunk_size().bytes();
+        let page = u32::try_from(crate::sys::page_size()).unwrap_or(chunk);
+        FRAME_OVERHEAD + if self.config.multi_buffer { chunk.max(page) } else { chunk }
     }
 
     fn explain_registration(&self, source: io::Error) -> Error {
@@ -326,9 +342,21 @@ impl Opening<'_> {
             )),
             Some(libc::EOPNOTSUPP) => error.hint("the driver cannot do that"),
             Some(libc::EPERM) => error.hint(NET_RAW),
+            Some(libc::EINVAL) if self.config.multi_buffer => match xsk::knows_multi_buffer() {
+                Ok(false) => error
+                    .with_kind(ErrorKind::Unsupported)
+                    .hint("this kernel has no multi-buffer sockets: it takes Linux 6.6"),
+                _ => error,
+            },
             _ => error,
         }
     }
+}
+
+/// What the next socket of this mode can share.
+fn registration(mode: Mode) -> Registration {
+    let Mode { zero_copy, need_wakeup, multi_buffer, .. } = mode;
+    Registration { zero_copy, need_wakeup, multi_buffer }
 }
 
 /// A socket's own two rings.
@@ -371,10 +399,11 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
         completion: core.queue.completion_size,
         copy_mode: if core.mode.zero_copy { CopyMode::ZeroCopy } else { CopyMode::Copy },
         need_wakeup: core.mode.need_wakeup,
+        multi_buffer: core.mode.multi_buffer,
         ..config.clone()
     };
     let opening = Opening { umem: &core.umem, interface: &interface, queue: core.queue_id, config };
-    opening.check()?;
+    let facts = opening.check()?;
     let fd = Arc::new(opening.socket()?);
     let (rx, tx) = opening.rx_tx(&fd)?;
     let id = (core.queue.ifindex, core.queue.id);
@@ -383,12 +412,9 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
     // From here on the queue's rings are common property.
     socket.receiver.fill.put(&core.queue);
     socket.sender.completion.put(&core.queue);
-    let registration = Registration {
-        zero_copy: core.mode.zero_copy,
-        need_wakeup: core.mode.need_wakeup,
-        multi_buffer: false,
-    };
-    lock(core.umem.registrations()).add(&fd, id.0, id.1, registration);
+    lock(core.umem.registrations()).add(&fd, id.0, id.1, registration(core.mode));
+    let segments = facts.xdp.as_ref().and_then(|xdp| xdp.zc_max_segments);
+    let mode = config.mode(core.mode.zero_copy, segments);
     let rx_level = rx.as_ref().map(|rx| rx.indices().clone());
     let queue = core.queue.clone();
     let endpoint = Endpoint::Kernel(fd);
@@ -396,7 +422,7 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
     // No program is detached under this socket either, whichever of the two is closed first.
     let attachment = lock(&core.attachment).clone();
     let core =
-        Core::new(&core.umem, &core.interface, core.queue_id, core.mode, rx_level, endpoint, queue);
+        Core::new(&core.umem, &core.interface, core.queue_id, mode, rx_level, endpoint, queue);
     *lock(&core.attachment) = attachment;
     Ok(Socket {
         receiver: Receiver::new(core.clone(), rx, Share::Common, target),

@@ -18,6 +18,8 @@ pub struct Statistics {
     pub kernel: KernelStatistics,
     /// Packets received into batches.
     pub received: u64,
+    /// Packets of more frames than the batch given to `recv` can ever hold: dropped.
+    pub rx_oversized: u64,
     /// Frames given to the kernel to send. Counted at submission, not at completion.
     pub sent: u64,
     /// Frames that came back from the kernel after sending.
@@ -25,9 +27,11 @@ pub struct Statistics {
     /// Packets that the kernel dropped in copy mode when it was called to send (EBUSY). It completes
     /// their frames, and moves none of its counters.
     pub tx_dropped: u64,
-    /// Packets without bytes: not submitted, since the kernel would refuse them.
+    /// Packets with a frame without bytes, or with more frames than
+    /// [`Mode::max_frames`](super::Mode::max_frames): not submitted, since the kernel would refuse them.
     pub tx_refused: u64,
-    /// Descriptors and completions from the kernel that lie outside the UMEM, not followed.
+    /// Descriptors and completions from the kernel that lie outside the UMEM, not followed. A packet of
+    /// several frames is dropped whole for one such descriptor.
     pub lost: u64,
     /// System calls made to wake the receiving side, those that asked for the link included.
     pub wakeups_rx: u64,
@@ -136,6 +140,7 @@ impl Core {
                 tx_ring_empty_descs: newer(kernel.tx_ring_empty_descs),
             },
             received: self.rx.received.get(),
+            rx_oversized: self.rx.oversized.get(),
             sent: self.tx.sent.get(),
             completed: self.tx.completed.get(),
             tx_dropped: self.tx.dropped.get(),

@@ -3,7 +3,7 @@
 use std::{
     io,
     mem::size_of,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     ptr,
 };
 
@@ -134,6 +134,17 @@ pub(crate) fn bind(
     })
 }
 
+/// Whether the kernel has `XDP_USE_SG`: it looks at the flags of a bind before the interface, of which
+/// there is none here.
+pub(crate) fn knows_multi_buffer() -> io::Result<bool> {
+    knows_bind_flag(libc::XDP_USE_SG)
+}
+
+fn knows_bind_flag(flag: u16) -> io::Result<bool> {
+    let outcome = bind(socket()?.as_fd(), 0, 0, flag, None);
+    Ok(outcome.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV)))
+}
+
 /// Tells the kernel that the TX ring has descriptors: a `sendto` of nothing.
 pub(crate) fn kick_tx(socket: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: no memory is passed.
@@ -192,4 +203,21 @@ fn get<T: Pod>(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<
 
 fn checked(result: c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bind_flag_that_no_kernel_has_is_told_from_one_that_all_have() {
+        match knows_bind_flag(1 << 15) {
+            // Not permitted to open AF_XDP sockets, or none in this kernel.
+            Err(_) => {}
+            Ok(known) => {
+                assert!(!known);
+                assert!(knows_bind_flag(libc::XDP_COPY).unwrap());
+            }
+        }
+    }
 }

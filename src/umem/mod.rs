@@ -24,7 +24,7 @@ use std::{fmt, sync::OnceLock};
 pub use audit::Audit;
 pub(crate) use audit::{BatchCount, Holder, Tally};
 pub use batch::Batch;
-pub(crate) use batch::Taken;
+pub(crate) use batch::{Received, Taken};
 pub use config::UmemConfig;
 pub use detached::{attach, detach};
 pub(crate) use free::{Cache, Prefilled, complete};

@@ -1,0 +1,6 @@
+//! What a UMEM and its sockets can do beyond plain packets, on veth pairs. Needs root; says so and skips
+//! where it is not.
+
+mod multi_buffer;
+#[path = "../support/mod.rs"]
+mod support;
