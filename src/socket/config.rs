@@ -9,6 +9,9 @@ use crate::ring::RingSize;
 /// other one of its fragments (`MAX_SKB_FRAGS`, 17 unless configured otherwise).
 const COPY_FRAMES: u32 = 18;
 
+/// Frames that one call takes from the TX ring in copy mode, unless the kernel is told to take more.
+pub(super) const DEFAULT_BUDGET: u32 = 32;
+
 /// Whether packets are copied between the kernel's buffers and the UMEM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CopyMode {
@@ -53,6 +56,7 @@ pub struct SocketConfig {
     pub(super) copy_mode: CopyMode,
     pub(super) need_wakeup: bool,
     pub(super) multi_buffer: bool,
+    pub(super) tx_budget: Option<u32>,
 }
 
 impl Default for SocketConfig {
@@ -66,6 +70,7 @@ impl Default for SocketConfig {
             copy_mode: CopyMode::default(),
             need_wakeup: true,
             multi_buffer: false,
+            tx_budget: None,
         }
     }
 }
@@ -143,6 +148,25 @@ impl SocketConfig {
         self
     }
 
+    /// Frames that one call to the kernel sends at most in copy mode: 32 to the size of the TX ring. The
+    /// default is all of the ring where the kernel lets one choose (Linux 6.17), and 32 before:
+    /// [`Mode::tx_budget`] says what it became. Fewer frames a call keep the calls short.
+    ///
+    /// Asking for a number that the kernel does not take is an error when the socket is opened:
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) before 6.17, unless it is 32.
+    ///
+    /// ```
+    /// use xskit::{RingSize, SocketConfig};
+    ///
+    /// let config = SocketConfig::default().tx(RingSize::new(1024)?).tx_budget(128);
+    /// # Ok::<(), xskit::Error>(())
+    /// ```
+    #[doc(alias = "XDP_MAX_TX_SKB_BUDGET")]
+    pub fn tx_budget(mut self, frames: u32) -> Self {
+        self.tx_budget = Some(frames);
+        self
+    }
+
     /// The mode of a socket of this configuration, of which the kernel has said whether it is zero-copy,
     /// and the device of how many frames a packet may then be.
     pub(super) fn mode(&self, zero_copy: bool, zc_max_segments: Option<u32>) -> Mode {
@@ -156,6 +180,7 @@ impl SocketConfig {
             zero_copy,
             need_wakeup: self.need_wakeup,
             multi_buffer: self.multi_buffer,
+            tx_budget: None,
             max_frames: max_frames.min(tx).min(self.completion.get()),
         }
     }

@@ -111,6 +111,11 @@ pub struct Mode {
     /// on devices that take no linear packets, virtio_net for one, where the kernel drops such a packet),
     /// what the device can in zero-copy mode; and no more than its TX and Completion rings have slots.
     pub max_frames: u32,
+    /// Frames that one call to the kernel sends at most in copy mode. `None` in zero-copy mode, for a
+    /// socket that only receives, and where the kernel does not let one choose (before 6.17): then it is
+    /// 32.
+    #[doc(alias = "XDP_MAX_TX_SKB_BUDGET")]
+    pub tx_budget: Option<u32>,
 }
 
 impl fmt::Display for Mode {

@@ -9,6 +9,7 @@ use std::{
 
 use super::{
     CopyMode, Mode, Receiver, Sender, Socket, SocketConfig,
+    config::DEFAULT_BUDGET,
     core::Core,
     endpoint::Endpoint,
     queue::{Queue, Share},
@@ -92,6 +93,13 @@ impl Opening<'_> {
         };
         if self.config.rx.is_none() && self.config.tx.is_none() {
             return bad("a socket without RX and TX ring", "leave one of them");
+        }
+        let tx = self.config.tx.map_or(0, RingSize::get);
+        if self.config.tx_budget.is_some_and(|budget| !(DEFAULT_BUDGET..=tx).contains(&budget)) {
+            return bad(
+                "the budget of a call to send is outside its range",
+                "32 to the size of the TX ring; leave it out for the most there is",
+            );
         }
         let facts = self.interface.facts().map_err(|error| self.name(error))?;
         if !facts.up {
@@ -177,6 +185,7 @@ impl Opening<'_> {
             umem.register(fd.as_fd()).map_err(|source| self.explain_registration(source))?;
         }
         let (rx, tx) = self.rx_tx(&fd)?;
+        let tx_budget = self.tx_budget(&fd)?;
         let offsets = self.offsets(&fd)?;
         let ring = |kind, size: RingSize| self.size(&fd, kind, size);
         ring(RingKind::Fill, config.fill)?;
@@ -232,7 +241,8 @@ impl Opening<'_> {
         // Bound: nobody else has the queue, so that what an earlier socket left there is free.
         umem.queue_is_free(interface.index(), queue.get(), prefilled.frames());
         let segments = facts.xdp.as_ref().and_then(|xdp| xdp.zc_max_segments);
-        let mode = config.mode(zero_copy, segments);
+        let tx_budget = tx_budget.filter(|_| !zero_copy);
+        let mode = Mode { tx_budget, ..config.mode(zero_copy, segments) };
         let registration = registration(mode);
         let endpoint = Endpoint::Kernel(fd.clone());
         let place = (interface.name(), interface.index(), queue);
@@ -303,6 +313,23 @@ impl Opening<'_> {
         Ok((rx, tx))
     }
 
+    /// Lets one call send all of the TX ring, or as much as was asked for; returns what it became.
+    fn tx_budget(&self, fd: &OwnedFd) -> Result<Option<u32>> {
+        let all = self.config.tx.map(RingSize::get).filter(|size| *size >= DEFAULT_BUDGET);
+        let Some(budget) = self.config.tx_budget.or(all) else { return Ok(None) };
+        match xsk::set_tx_budget(fd.as_fd(), budget) {
+            Ok(()) => Ok(Some(budget)),
+            Err(source) if self.config.tx_budget.is_some_and(|budget| budget != DEFAULT_BUDGET) => {
+                Err(explain_budget(self.failed(
+                    Step::SocketOption,
+                    "XDP_MAX_TX_SKB_BUDGET cannot be set",
+                    source,
+                )))
+            }
+            Err(_) => Ok(None),
+        }
+    }
+
     /// What the kernel charges to SO_SNDBUF for a frame in flight: a bound. All but the first frame of a
     /// packet are copied to pages of their own.
     fn charge(&self) -> u32 {
@@ -350,6 +377,15 @@ impl Opening<'_> {
             },
             _ => error,
         }
+    }
+}
+
+fn explain_budget(error: Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::ENOPROTOOPT) => {
+            error.hint("it takes Linux 6.17; leave the budget out for the most there is")
+        }
+        _ => error,
     }
 }
 
@@ -406,6 +442,7 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
     let facts = opening.check()?;
     let fd = Arc::new(opening.socket()?);
     let (rx, tx) = opening.rx_tx(&fd)?;
+    let tx_budget = opening.tx_budget(&fd)?.filter(|_| !core.mode.zero_copy);
     let id = (core.queue.ifindex, core.queue.id);
     xsk::bind(fd.as_fd(), id.0, id.1, libc::XDP_SHARED_UMEM, Some(first.as_fd()))
         .map_err(|source| opening.explain_bind(source, Duration::ZERO))?;
@@ -414,7 +451,7 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
     socket.sender.completion.put(&core.queue);
     lock(core.umem.registrations()).add(&fd, id.0, id.1, registration(core.mode));
     let segments = facts.xdp.as_ref().and_then(|xdp| xdp.zc_max_segments);
-    let mode = config.mode(core.mode.zero_copy, segments);
+    let mode = Mode { tx_budget, ..config.mode(core.mode.zero_copy, segments) };
     let rx_level = rx.as_ref().map(|rx| rx.indices().clone());
     let queue = core.queue.clone();
     let endpoint = Endpoint::Kernel(fd);
@@ -428,4 +465,17 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
         receiver: Receiver::new(core.clone(), rx, Share::Common, target),
         sender: Sender::new(core, tx, Share::Common),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_the_budget_is_named() {
+        let source = io::Error::from_raw_os_error(libc::ENOPROTOOPT);
+        let error = explain_budget(Error::os(Step::SocketOption, "a budget", source));
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("6.17"), "{error}");
+    }
 }

@@ -98,6 +98,12 @@ pub(crate) fn zero_copy(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(options.flags & XDP_OPTIONS_ZEROCOPY != 0)
 }
 
+/// `XDP_MAX_TX_SKB_BUDGET` (6.17): how many descriptors one call takes from the TX ring in copy mode.
+pub(crate) fn set_tx_budget(socket: BorrowedFd<'_>, descriptors: u32) -> io::Result<()> {
+    const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
+    set(socket, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &descriptors)
+}
+
 /// Sizes what a socket may have in flight; beyond the system's limit where that is permitted.
 /// Returns what the kernel made of it, which is twice what it counts as usable.
 pub(crate) fn set_send_buffer(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<u32> {

@@ -4,3 +4,4 @@
 mod multi_buffer;
 #[path = "../support/mod.rs"]
 mod support;
+mod tx_budget;
