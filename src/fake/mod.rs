@@ -363,14 +363,15 @@ impl Rings {
             self.statistics.rx_invalid_descs += 1;
             return false;
         }
-        let room = u64::from(geometry.chunk_bytes() - geometry.max_received());
+        let room = geometry.chunk_bytes() - geometry.max_received();
         let mut rest = packet;
         let mut descs = Vec::with_capacity(count + 1);
         for address in addresses {
             let (part, after) = rest.split_at(rest.len().min(most));
             rest = after;
-            let addr = geometry.base(address) + room;
-            self.write(addr, part);
+            let base = geometry.base(address);
+            self.write(base + u64::from(room), part);
+            let addr = geometry.received_at(base, room);
             descs.push(Desc { addr, len: to_u32(part.len()), options: XDP_PKT_CONTD });
         }
         if let Some((at, desc)) = nonsense {

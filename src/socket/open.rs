@@ -352,6 +352,9 @@ impl Opening<'_> {
                      process CAP_IPC_LOCK"
                 ))
             }
+            Some(libc::EINVAL) if self.umem.chunk_size().is_unaligned() => {
+                error.hint("unaligned chunks take Linux 5.4")
+            }
             Some(libc::ENOMEM) => error
                 .with_kind(ErrorKind::Limit)
                 .hint(format!("{bytes} bytes of memory are not to be had; use fewer chunks")),

@@ -9,7 +9,8 @@ use bytemuck::{Pod, Zeroable};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Desc {
-    /// Offset of the first byte from the start of the UMEM.
+    /// Offset of the first byte from the start of the UMEM. With unaligned chunks, a received packet's is
+    /// that of its chunk, and the upper 16 bits say how far into the chunk it begins.
     pub addr: u64,
     /// Bytes of the packet in this frame.
     pub len: u32,
@@ -19,6 +20,9 @@ pub struct Desc {
 
 /// The packet goes on in the next descriptor.
 pub(crate) const XDP_PKT_CONTD: u32 = 1;
+
+/// Chunks of any size, across the borders of pages (5.4).
+pub(crate) const XDP_UMEM_UNALIGNED_CHUNK_FLAG: u32 = 1 << 0;
 
 /// `struct xdp_umem_reg`. All of its bytes are set: 6.8 read what was padding as `tx_metadata_len`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]

@@ -3,7 +3,7 @@
 use std::{fmt, mem::MaybeUninit, ptr::NonNull};
 
 use super::{
-    BatchCount, FreeList, Place, Umem,
+    BatchCount, FreeList, Geometry, Place, Umem,
     packet::{Packet, PacketMut, Packets, PacketsMut, first_packet},
     to_u32,
 };
@@ -259,9 +259,21 @@ impl Batch {
 
     /// Keeps the packets for which `keep` returns true; the frames of the others become spare.
     pub fn retain(&mut self, mut keep: impl FnMut(&mut PacketMut<'_>) -> bool) {
+        if self.umem.geometry().is_unaligned() {
+            self.retain_in::<true>(&mut keep);
+        } else {
+            self.retain_in::<false>(&mut keep);
+        }
+    }
+
+    #[inline]
+    fn retain_in<const UNALIGNED: bool>(
+        &mut self,
+        keep: &mut impl FnMut(&mut PacketMut<'_>) -> bool,
+    ) {
         let mut sieve = Sieve::new(self);
         while let Some(mut packet) = sieve.packet() {
-            if keep(&mut packet) { sieve.keep() } else { sieve.recycle() }
+            if keep(&mut packet) { sieve.keep() } else { sieve.recycle::<UNALIGNED>() }
         }
     }
 
@@ -343,23 +355,14 @@ impl Batch {
     /// Takes over received frames, each a packet. Each is checked to lie in a chunk, in the same pass that
     /// copies it.
     pub(crate) fn receive(&mut self, received: Peeked<'_, Desc>) -> Taken {
-        let (before, after) = received.slices();
         let count = received.len();
         debug_assert!(count <= self.room(), "more than the batch has room for");
         self.compact(count);
         let start = self.descs.len();
-        let room = self.descs.spare_capacity_mut();
         let geometry = *self.umem.geometry();
-        let mut fault = 0;
-        let (first, second) = room.split_at_mut(before.len());
-        for (from, to) in [(before, first), (after, second)] {
-            let to: &mut [MaybeUninit<Desc>] = to;
-            for (desc, to) in from.iter().zip(to) {
-                fault |= geometry.packet_fault(desc.addr, desc.len);
-                to.write(Desc { options: 0, ..*desc });
-            }
-        }
-        // SAFETY: `compact` has made room for `count` more, and the loops above have written them.
+        let fault =
+            copy_in(geometry, received.slices(), self.descs.spare_capacity_mut(), 0, |_| {});
+        // SAFETY: `compact` has made room for `count` more, and `copy_in` has written them.
         unsafe { self.descs.set_len(start + count) };
         let bad = if fault >> 63 == 0 { 0 } else { self.discard_faulty(start) };
         self.umem.moved(
@@ -383,7 +386,6 @@ impl Batch {
         if *cut_off {
             return self.skip_packet(received, cut_off);
         }
-        let (before, after) = received.slices();
         let count = received.len();
         debug_assert!(count <= self.room(), "more than the batch has room for");
         self.compact(count);
@@ -392,26 +394,19 @@ impl Batch {
         let geometry = *self.umem.geometry();
         // Frames and packets up to the last that is complete.
         let (mut frames, mut packets, mut index) = (0, 0, 0);
-        let mut fault = 0;
-        let (first, second) = room.split_at_mut(before.len());
-        for (from, to) in [(before, first), (after, second)] {
-            let to: &mut [MaybeUninit<Desc>] = to;
-            for (desc, to) in from.iter().zip(to) {
-                fault |= geometry.packet_fault(desc.addr, desc.len);
-                to.write(Desc { options: desc.options & XDP_PKT_CONTD, ..*desc });
-                index += 1;
-                if desc.options & XDP_PKT_CONTD == 0 {
-                    frames = index;
-                    packets += 1;
-                }
+        let fault = copy_in(geometry, received.slices(), room, XDP_PKT_CONTD, |desc| {
+            index += 1;
+            if desc.options & XDP_PKT_CONTD == 0 {
+                frames = index;
+                packets += 1;
             }
-        }
+        });
         if frames == 0 && count == self.capacity {
             *cut_off = true;
             return Received { oversized: true, ..self.skip_packet(received, cut_off) };
         }
-        // SAFETY: `compact` has made room for `count` more, and the loops above have written that many,
-        // of which these are a part.
+        // SAFETY: `compact` has made room for `count` more, and `copy_in` has written that many, of which
+        // these are a part.
         unsafe { self.descs.set_len(start + frames) };
         received.release_first(frames);
         let mut bad = 0;
@@ -449,8 +444,9 @@ impl Batch {
         let mut bad = 0;
         for desc in descs {
             if geometry.holds_packet(desc.addr, desc.len) {
-                self.umem.moved([&desc.addr], Place::Fill, Place::Batch);
-                self.recycle(desc.addr);
+                let base = geometry.base(desc.addr);
+                self.umem.moved([&base], Place::Fill, Place::Batch);
+                self.recycle(base);
             } else {
                 bad += 1;
             }
@@ -592,20 +588,29 @@ impl Batch {
 
     /// Recycles the frames of descriptors from this one on.
     fn drop_frames(&mut self, from: usize) {
-        for index in from..self.descs.len() {
-            self.recycle(self.descs[index].addr);
+        let geometry = *self.umem.geometry();
+        if geometry.is_unaligned() {
+            self.drop_frames_in::<true>(geometry, from);
+        } else {
+            self.drop_frames_in::<false>(geometry, from);
         }
         self.descs.truncate(from);
         self.note();
     }
 
-    /// The chunk of this address is free again.
-    fn recycle(&mut self, address: u64) {
+    fn drop_frames_in<const UNALIGNED: bool>(&mut self, geometry: Geometry, from: usize) {
+        for index in from..self.descs.len() {
+            self.recycle(geometry.base_in::<UNALIGNED>(self.descs[index].addr));
+        }
+    }
+
+    /// The chunk that begins at this address is free again.
+    #[inline]
+    fn recycle(&mut self, base: u64) {
         if self.spare_room() == 0 {
             // Half of it, so that the pool's lock is taken once for many frames.
             self.spare.give_to(self.umem.pool(), self.capacity.div_ceil(2));
         }
-        let base = self.umem.geometry().base(address);
         self.umem.moved([&base], Place::Batch, Place::Free);
         self.spare.push(base);
     }
@@ -637,6 +642,46 @@ impl Batch {
     pub(crate) fn note(&self) {
         self.count.set(self.len(), self.spare.len());
     }
+}
+
+/// Copies descriptors out of a ring, their addresses made plain, with those of their options that are in
+/// `options`, and shows each to `look`. Highest bit set if one of them does not lie in a chunk.
+#[inline]
+fn copy_in(
+    geometry: Geometry,
+    from: (&[Desc], &[Desc]),
+    to: &mut [MaybeUninit<Desc>],
+    options: u32,
+    mut look: impl FnMut(&Desc),
+) -> u64 {
+    // Once a batch, so that aligned chunks pay nothing for the others.
+    if geometry.is_unaligned() {
+        copy_in_as::<true>(geometry, from, to, options, &mut look)
+    } else {
+        copy_in_as::<false>(geometry, from, to, options, &mut look)
+    }
+}
+
+#[inline]
+fn copy_in_as<const UNALIGNED: bool>(
+    geometry: Geometry,
+    (before, after): (&[Desc], &[Desc]),
+    to: &mut [MaybeUninit<Desc>],
+    options: u32,
+    look: &mut impl FnMut(&Desc),
+) -> u64 {
+    let mut fault = 0;
+    let (first, second) = to.split_at_mut(before.len());
+    for (from, to) in [(before, first), (after, second)] {
+        let to: &mut [MaybeUninit<Desc>] = to;
+        for (desc, to) in from.iter().zip(to) {
+            fault |= geometry.packet_fault::<UNALIGNED>(desc.addr, desc.len);
+            let addr = Geometry::plain::<UNALIGNED>(desc.addr);
+            to.write(Desc { addr, len: desc.len, options: desc.options & options });
+            look(desc);
+        }
+    }
+    fault
 }
 
 /// How many frames, of how many whole packets, lie in the first `room` descriptors.
@@ -724,11 +769,12 @@ impl<'a> Sieve<'a> {
         self.read = self.end;
     }
 
-    fn recycle(&mut self) {
+    fn recycle<const UNALIGNED: bool>(&mut self) {
         while self.read < self.end {
             let address = self.batch.descs[self.read].addr;
             self.read += 1;
-            self.batch.recycle(address);
+            let base = self.batch.umem.geometry().base_in::<UNALIGNED>(address);
+            self.batch.recycle(base);
         }
     }
 

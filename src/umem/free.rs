@@ -123,12 +123,21 @@ impl FreeList {
     /// Takes frames over that the kernel has sent, whatever offset in their chunk it names; returns how
     /// many it named that do not exist.
     fn complete(&mut self, umem: &Umem, completed: &[u64]) -> usize {
+        if umem.geometry().is_unaligned() {
+            self.complete_in::<true>(umem, completed)
+        } else {
+            self.complete_in::<false>(umem, completed)
+        }
+    }
+
+    #[inline]
+    fn complete_in<const UNALIGNED: bool>(&mut self, umem: &Umem, completed: &[u64]) -> usize {
         let geometry = *umem.geometry();
         let start = self.frames.len();
         let mut fault = 0;
         self.frames.extend(completed.iter().map(|address| {
-            fault |= geometry.address_fault(*address);
-            geometry.base(*address)
+            fault |= geometry.address_fault::<UNALIGNED>(*address);
+            geometry.base_in::<UNALIGNED>(*address)
         }));
         if fault >> 63 != 0 {
             self.frames.truncate(start);

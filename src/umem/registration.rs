@@ -8,7 +8,10 @@ use std::{
 use super::Umem;
 use crate::{
     sync::{Arc, Weak},
-    sys::{uapi::UmemReg, xsk},
+    sys::{
+        uapi::{UmemReg, XDP_UMEM_UNALIGNED_CHUNK_FLAG},
+        xsk,
+    },
 };
 
 /// What all sockets of one registration have in common: that of the first one's bind.
@@ -76,7 +79,7 @@ impl Umem {
             len: geometry.bytes(),
             chunk_size: geometry.chunk_bytes(),
             headroom: geometry.headroom(),
-            flags: 0,
+            flags: if geometry.is_unaligned() { XDP_UMEM_UNALIGNED_CHUNK_FLAG } else { 0 },
             tx_metadata_len: 0,
         };
         // SAFETY: the memory is mapped and stays so until the last handle is gone, and every socket

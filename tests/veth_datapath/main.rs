@@ -5,3 +5,4 @@ mod multi_buffer;
 #[path = "../support/mod.rs"]
 mod support;
 mod tx_budget;
+mod unaligned;
