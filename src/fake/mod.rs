@@ -28,7 +28,7 @@ use crate::{
     ring::{Consumer, Desc, Producer, RingMemory, RingSize},
     socket::whole_millis,
     sync::{Arc, Mutex, MutexGuard, lock},
-    sys::uapi::{XDP_PKT_CONTD, XdpStatistics},
+    sys::uapi::{XDP_PKT_CONTD, XDP_TX_METADATA, XdpStatistics},
     umem::{Umem, at, to_u32},
 };
 
@@ -60,6 +60,7 @@ pub fn socket_from(umem: &Umem, config: &SocketConfig, first: u32) -> Result<(So
         completion: producer(&completion),
         umem: umem.clone(),
         multi_buffer: config.is_multi_buffer(),
+        stamped: 0,
         flying: VecDeque::new(),
         statistics: XdpStatistics::default(),
         link: Ok(()),
@@ -104,6 +105,8 @@ struct Rings {
     completion: Producer<u64>,
     umem: Umem,
     multi_buffer: bool,
+    /// Packets that got a timestamp: the fake kernel's clock.
+    stamped: u64,
     /// Frames taken from TX and not completed yet.
     flying: VecDeque<u64>,
     statistics: XdpStatistics,
@@ -412,21 +415,39 @@ impl Rings {
                 break;
             }
             let geometry = *self.umem.geometry();
-            let options = if self.multi_buffer { XDP_PKT_CONTD } else { 0 };
+            let several = if self.multi_buffer { XDP_PKT_CONTD } else { 0 };
+            let metadata = if self.umem.has_tx_metadata() { XDP_TX_METADATA } else { 0 };
+            let options = several | metadata;
             let valid = |desc: &Desc| {
                 desc.len > 0
                     && geometry.holds_packet(desc.addr, desc.len)
+                    && geometry.offset(geometry.to_plain(desc.addr)) >= geometry.tx_metadata()
                     && desc.options & !options == 0
             };
             if !descs.iter().all(valid) {
                 self.statistics.tx_invalid_descs += descs.len() as u64;
                 continue;
             }
+            self.stamp(descs[0]);
             packets.push(descs.iter().flat_map(|desc| self.read(*desc)).collect());
             frames += descs.len();
             self.flying.extend(descs.iter().map(|desc| desc.addr));
         }
         (packets, frames)
+    }
+
+    /// Writes the time at which a packet is sent, where that is asked: the number of the packet.
+    fn stamp(&mut self, desc: Desc) {
+        if desc.options & XDP_TX_METADATA == 0 {
+            return;
+        }
+        let len = self.umem.geometry().tx_metadata() as usize;
+        let addr = self.umem.geometry().to_plain(desc.addr) - len as u64;
+        let metadata = self.read(Desc { addr, len: to_u32(len), options: 0 });
+        if metadata[0] & 1 != 0 {
+            self.stamped += 1;
+            self.write(addr + 8, &self.stamped.to_ne_bytes());
+        }
     }
 
     fn complete_flying(&mut self, most: usize) -> usize {

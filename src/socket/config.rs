@@ -181,6 +181,7 @@ impl SocketConfig {
             need_wakeup: self.need_wakeup,
             multi_buffer: self.multi_buffer,
             tx_budget: None,
+            launch_time: false,
             max_frames: max_frames.min(tx).min(self.completion.get()),
         }
     }

@@ -59,7 +59,7 @@ use crate::{
     Batch, Interface, QueueId, Result,
     program::{Attachment, SocketMap},
     sync::lock,
-    umem::Umem,
+    umem::{TxTimestamp, Umem},
 };
 #[cfg(feature = "fake")]
 use crate::{fake, umem::Prefilled};
@@ -99,6 +99,7 @@ pub struct Socket {
 /// The mode that a socket really got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(clippy::struct_excessive_bools, reason = "independent of each other, by name")]
 pub struct Mode {
     /// Packets are not copied between the kernel's buffers and the UMEM.
     pub zero_copy: bool,
@@ -116,6 +117,9 @@ pub struct Mode {
     /// 32.
     #[doc(alias = "XDP_MAX_TX_SKB_BUDGET")]
     pub tx_budget: Option<u32>,
+    /// Packets can be given a time at which to be sent.
+    #[doc(alias = "XDP_TXMD_FLAGS_LAUNCH_TIME")]
+    pub launch_time: bool,
 }
 
 impl fmt::Display for Mode {
@@ -242,14 +246,25 @@ impl Socket {
     /// # Errors
     ///
     /// [`WrongUmem`](crate::ErrorKind::WrongUmem) for another UMEM's batch,
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) for packets of several frames without multi-buffer;
-    /// the batch stays as it is.
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) for packets of several frames without multi-buffer, or
+    /// with a launch time that [cannot be kept](Mode::launch_time); the batch stays as it is.
     /// [`LinkDown`](crate::ErrorKind::LinkDown) or [`LinkGone`](crate::ErrorKind::LinkGone) if the
     /// interface is down or gone: packets that were taken before that showed are no longer in the batch,
     /// and leave when the interface comes up again.
     #[inline]
     pub fn send(&mut self, batch: &mut Batch) -> Result<usize> {
         self.sender.send(batch)
+    }
+
+    /// When packets were sent for which [that was asked](crate::umem::TxRequest::timestamp), in the order
+    /// in which they completed: all that came back with `send`, `wait` and `reap` and were not taken yet.
+    ///
+    /// Sockets that share a queue share its completions, and these too. As many are kept as the Completion
+    /// ring has entries, then the oldest are lost, and counted as
+    /// [`timestamps_lost`](Statistics::timestamps_lost).
+    #[doc(alias = "XDP_TXMD_FLAGS_TIMESTAMP")]
+    pub fn timestamps(&mut self) -> Vec<TxTimestamp> {
+        self.sender.timestamps()
     }
 
     /// Waits until there are packets to receive or room to send, whichever `interest` names, at most

@@ -242,7 +242,8 @@ impl Opening<'_> {
         umem.queue_is_free(interface.index(), queue.get(), prefilled.frames());
         let segments = facts.xdp.as_ref().and_then(|xdp| xdp.zc_max_segments);
         let tx_budget = tx_budget.filter(|_| !zero_copy);
-        let mode = Mode { tx_budget, ..config.mode(zero_copy, segments) };
+        let mode =
+            Mode { tx_budget, launch_time: launch_time(facts), ..config.mode(zero_copy, segments) };
         let registration = registration(mode);
         let endpoint = Endpoint::Kernel(fd.clone());
         let place = (interface.name(), interface.index(), queue);
@@ -352,6 +353,9 @@ impl Opening<'_> {
                      process CAP_IPC_LOCK"
                 ))
             }
+            Some(libc::EINVAL) if self.umem.has_tx_metadata() => error
+                .with_kind(ErrorKind::Unsupported)
+                .hint("TX metadata takes Linux 6.8 with its stable updates, or 6.11"),
             Some(libc::EINVAL) if self.umem.chunk_size().is_unaligned() => {
                 error.hint("unaligned chunks take Linux 5.4")
             }
@@ -381,6 +385,12 @@ impl Opening<'_> {
             _ => error,
         }
     }
+}
+
+/// Whether the device sends at a given time: only then is it sure that the kernel knows that request, which
+/// jams the TX ring otherwise.
+fn launch_time(facts: &Facts) -> bool {
+    facts.xdp.as_ref().is_some_and(|xdp| xdp.tx_metadata.launch_time)
 }
 
 fn explain_budget(error: Error) -> Error {
@@ -454,7 +464,11 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
     socket.sender.completion.put(&core.queue);
     lock(core.umem.registrations()).add(&fd, id.0, id.1, registration(core.mode));
     let segments = facts.xdp.as_ref().and_then(|xdp| xdp.zc_max_segments);
-    let mode = Mode { tx_budget, ..config.mode(core.mode.zero_copy, segments) };
+    let mode = Mode {
+        tx_budget,
+        launch_time: launch_time(&facts),
+        ..config.mode(core.mode.zero_copy, segments)
+    };
     let rx_level = rx.as_ref().map(|rx| rx.indices().clone());
     let queue = core.queue.clone();
     let endpoint = Endpoint::Kernel(fd);

@@ -16,9 +16,9 @@ use super::{
 use crate::{
     Batch, ErrorKind, Result, Step,
     ring::{Consumer, Producer},
-    sync::{Arc, Ordering, fence},
+    sync::{Arc, Ordering, fence, lock},
     sys::uapi::Desc,
-    umem::{self, Cache, Taken, to_u32},
+    umem::{self, Cache, Taken, TxTimestamp, to_u32},
 };
 
 /// The sending half of a [`Socket`](super::Socket): one thread sends packets with it while another
@@ -68,6 +68,15 @@ impl Sender {
                     "a packet of several frames, on a socket without multi-buffer",
                 )
                 .hint("open it with `SocketConfig::multi_buffer`"));
+        }
+        if core.umem.has_tx_metadata() && !core.mode.launch_time && batch.has_launch_time() {
+            return Err(core
+                .error(
+                    Step::Send,
+                    ErrorKind::Unsupported,
+                    "a launch time, which this kernel or device cannot keep",
+                )
+                .hint("`Mode::launch_time` says whether it can"));
         }
         let Some(tx) = &mut self.tx else {
             return Err(core
@@ -122,6 +131,11 @@ impl Sender {
         self.completed(good, bad);
         self.wake(false)?;
         Ok(good)
+    }
+
+    /// As [`Socket::timestamps`](super::Socket::timestamps).
+    pub fn timestamps(&mut self) -> Vec<TxTimestamp> {
+        lock(&self.core.queue.timestamps).take()
     }
 
     /// Packets that lie in the TX ring, not taken by the kernel yet: by a look at the ring, so that there
@@ -232,7 +246,11 @@ fn reap(
     batch: Option<&mut Batch>,
     cache: &mut Cache,
 ) -> Taken {
-    let taken = umem::complete(&core.umem, ring.peek(u32::MAX), batch, cache);
+    let completed = ring.peek(u32::MAX);
+    if core.umem.has_tx_metadata() {
+        core.umem.collect_timestamps(&completed, &core.queue.timestamps);
+    }
+    let taken = umem::complete(&core.umem, completed, batch, cache);
     core.queue.sending.sub(to_u32(taken.good + taken.bad));
     taken
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use super::{Receiver, Sender, Socket, core::Core};
 use crate::{
     Error, Result, Step,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, lock},
 };
 
 /// What happened on a socket since it was opened: what the kernel counted, and what we did.
@@ -30,6 +30,8 @@ pub struct Statistics {
     /// Packets with a frame without bytes, or with more frames than
     /// [`Mode::max_frames`](super::Mode::max_frames): not submitted, since the kernel would refuse them.
     pub tx_refused: u64,
+    /// Times of sending that nobody took before the next ones came.
+    pub timestamps_lost: u64,
     /// Descriptors and completions from the kernel that lie outside the UMEM, not followed. A packet of
     /// several frames is dropped whole for one such descriptor.
     pub lost: u64,
@@ -145,6 +147,7 @@ impl Core {
             completed: self.tx.completed.get(),
             tx_dropped: self.tx.dropped.get(),
             tx_refused: self.tx.refused.get(),
+            timestamps_lost: lock(&self.queue.timestamps).lost,
             lost: self.rx.lost.get() + self.tx.lost.get(),
             wakeups_rx: self.rx.wakeups.get(),
             wakeups_tx: self.tx.wakeups.get(),

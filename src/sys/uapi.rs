@@ -21,6 +21,31 @@ pub struct Desc {
 /// The packet goes on in the next descriptor.
 pub(crate) const XDP_PKT_CONTD: u32 = 1;
 
+/// Metadata lies before the packet; only on a UMEM with metadata.
+pub(crate) const XDP_TX_METADATA: u32 = 1 << 1;
+
+/// `XDP_TXMD_FLAGS_*`.
+pub(crate) const TXMD_TIMESTAMP: u64 = 1 << 0;
+pub(crate) const TXMD_CHECKSUM: u64 = 1 << 1;
+pub(crate) const TXMD_LAUNCH_TIME: u64 = 1 << 2;
+
+/// `struct xsk_tx_metadata` with its request. On completion, the eight bytes after the flags are the
+/// timestamp.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct TxMetadata {
+    pub(crate) flags: u64,
+    pub(crate) csum_start: u16,
+    pub(crate) csum_offset: u16,
+    pub(crate) padding: u32,
+    pub(crate) launch_time: u64,
+}
+
+/// Software checksums in copy mode (6.8).
+pub(crate) const XDP_UMEM_TX_SW_CSUM: u32 = 1 << 1;
+/// `tx_metadata_len` counts (6.11, and stable kernels from 6.8 on).
+pub(crate) const XDP_UMEM_TX_METADATA_LEN: u32 = 1 << 2;
+
 /// Chunks of any size, across the borders of pages (5.4).
 pub(crate) const XDP_UMEM_UNALIGNED_CHUNK_FLAG: u32 = 1 << 0;
 

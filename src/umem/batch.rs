@@ -137,7 +137,7 @@ impl Batch {
     /// The packets, in order, to change.
     pub fn packets_mut(&mut self) -> impl Iterator<Item = PacketMut<'_>> {
         let memory = self.memory();
-        PacketsMut::new(memory, self.umem.geometry(), &mut self.descs[self.head..])
+        PacketsMut::new(memory, &self.umem, &mut self.descs[self.head..])
     }
 
     /// Appends up to `count` packets of one frame each, of no bytes yet, to be written and sent;
@@ -152,10 +152,10 @@ impl Batch {
         }
         let count = count.min(self.spare.len());
         self.compact(count);
-        let headroom = u64::from(self.umem.geometry().headroom());
+        let first = u64::from(self.umem.geometry().first_byte());
         let start = self.descs.len();
         let frames = self.spare.pop(count);
-        self.descs.extend(frames.map(|base| Desc { addr: base + headroom, len: 0, options: 0 }));
+        self.descs.extend(frames.map(|base| Desc { addr: base + first, len: 0, options: 0 }));
         self.umem.moved(
             self.descs[start..].iter().map(|desc| &desc.addr),
             Place::Free,
@@ -192,7 +192,8 @@ impl Batch {
     /// ```
     #[doc(alias = "XDP_PKT_CONTD")]
     pub fn alloc_packet(&mut self, len: usize) -> Option<PacketMut<'_>> {
-        let room = (self.umem.geometry().chunk_bytes() - self.umem.geometry().headroom()) as usize;
+        let geometry = self.umem.geometry();
+        let room = (geometry.chunk_bytes() - geometry.first_byte()) as usize;
         let frames = len.div_ceil(room).max(1);
         if frames > self.room() || self.spare.len() + (self.umem.pool().len() as usize) < frames {
             return None;
@@ -213,7 +214,7 @@ impl Batch {
         }
         descs[frames - 1].options = 0;
         self.multi_buffer |= frames > 1;
-        Some(PacketMut::new(memory, self.umem.geometry(), descs))
+        Some(PacketMut::new(memory, &self.umem, descs))
     }
 
     /// Moves packets from the front of `other` to the end of this batch, as many as there is room for;
@@ -334,6 +335,14 @@ impl Batch {
     pub(crate) fn has_several_frames(&mut self) -> bool {
         self.multi_buffer = self.descs().iter().any(|desc| desc.options & XDP_PKT_CONTD != 0);
         self.multi_buffer
+    }
+
+    /// Whether a launch time is asked for one of the packets.
+    pub(crate) fn has_launch_time(&self) -> bool {
+        self.umem.requests().is_some_and(|requests| {
+            let geometry = self.umem.geometry();
+            self.descs().iter().any(|desc| requests.has_launch_time(geometry, desc))
+        })
     }
 
     /// The number of frames of the first packet; 1 where there is none.
@@ -492,6 +501,13 @@ impl Batch {
         } else {
             slots.len().min(self.len())
         };
+        let requests = self.umem.requests();
+        if let Some(requests) = requests {
+            let geometry = self.umem.geometry();
+            if !self.descs()[..count].iter().all(|desc| requests.is_good(geometry, desc)) {
+                return None;
+            }
+        }
         let (before, after) = slots.unwritten();
         let mut empty = 0;
         for (desc, to) in self.descs()[..count].iter().zip(before.iter_mut().chain(after)) {
@@ -500,6 +516,12 @@ impl Batch {
         }
         if empty >> 63 != 0 {
             return None;
+        }
+        if let Some(requests) = requests {
+            for desc in &self.descs()[..count] {
+                // SAFETY: the batch owns the frames, and all descriptors are good, by the check above.
+                unsafe { requests.submit(self.memory(), self.umem.geometry(), desc) };
+            }
         }
         // SAFETY: written in the loop above. The batch owns the frames, each lies in its chunk, and
         // the caller takes them from it before anything else can touch it.
@@ -537,8 +559,9 @@ impl Batch {
     pub(crate) fn recycle_refused(&mut self, most: usize) -> usize {
         let mut refused = 0;
         self.retain(|packet| {
-            let good =
-                packet.frames().len() <= most && packet.frames().all(|frame| !frame.is_empty());
+            let good = packet.frames().len() <= most
+                && packet.frames().all(|frame| !frame.is_empty())
+                && packet.is_good();
             refused += usize::from(!good);
             good
         });
@@ -755,7 +778,7 @@ impl<'a> Sieve<'a> {
         self.end = self.read + first_packet(rest);
         let memory = self.batch.memory();
         let descs = &mut self.batch.descs[self.read..self.end];
-        Some(PacketMut::new(memory, self.batch.umem.geometry(), descs))
+        Some(PacketMut::new(memory, &self.batch.umem, descs))
     }
 
     /// The number of frames of the packet at hand.

@@ -2,7 +2,13 @@
 
 use std::fmt;
 
-use crate::{Error, Result};
+use super::config::Metadata;
+use crate::{
+    Error, Result,
+    sys::uapi::{
+        TxMetadata, XDP_UMEM_TX_METADATA_LEN, XDP_UMEM_TX_SW_CSUM, XDP_UMEM_UNALIGNED_CHUNK_FLAG,
+    },
+};
 
 /// Bytes that the kernel keeps before a received packet (`XDP_PACKET_HEADROOM`).
 const XDP_HEADROOM: u32 = 256;
@@ -12,6 +18,10 @@ const SHARED_INFO: u32 = 448;
 
 /// The smallest chunk (`XDP_UMEM_MIN_CHUNK_SIZE`).
 const LEAST: u32 = 2048;
+
+/// Bytes of the metadata of a packet to send.
+const TX_METADATA: u32 = 24;
+const _: () = assert!(size_of::<TxMetadata>() == TX_METADATA as usize);
 
 /// In an address of the kernel's, in unaligned mode: how far into the chunk, above where the chunk is.
 const OFFSET_SHIFT: u32 = 48;
@@ -110,10 +120,16 @@ pub(crate) struct Geometry {
     chunk: ChunkSize,
     chunks: u32,
     headroom: u32,
+    metadata: Metadata,
 }
 
 impl Geometry {
-    pub(super) fn new(chunks: u32, chunk: ChunkSize, headroom: u32) -> Result<Self> {
+    pub(super) fn new(
+        chunks: u32,
+        chunk: ChunkSize,
+        headroom: u32,
+        metadata: Metadata,
+    ) -> Result<Self> {
         if chunks == 0 {
             return Err(Error::invalid("a UMEM of 0 chunks").hint(
                 "one chunk holds one packet; give at least as many as the rings have slots",
@@ -127,7 +143,7 @@ impl Geometry {
             ))
             .hint(format!("use at most {most}")));
         }
-        Ok(Self { chunk, chunks, headroom })
+        Ok(Self { chunk, chunks, headroom, metadata })
     }
 
     pub(crate) fn chunks(&self) -> u32 {
@@ -144,6 +160,25 @@ impl Geometry {
 
     pub(crate) fn headroom(&self) -> u32 {
         self.headroom
+    }
+
+    /// Bytes before each packet to send that are kept for metadata: 0 without.
+    #[inline]
+    pub(crate) fn tx_metadata(&self) -> u32 {
+        if self.metadata.tx { TX_METADATA } else { 0 }
+    }
+
+    /// Where in its chunk a packet to send begins.
+    pub(crate) fn first_byte(&self) -> u32 {
+        self.headroom + self.tx_metadata()
+    }
+
+    /// What the kernel has to know of it at registration.
+    pub(super) fn flags(&self) -> u32 {
+        let flag = |on, flag| if on { flag } else { 0 };
+        flag(self.is_unaligned(), XDP_UMEM_UNALIGNED_CHUNK_FLAG)
+            | flag(self.metadata.tx, XDP_UMEM_TX_METADATA_LEN)
+            | flag(self.metadata.software_checksums, XDP_UMEM_TX_SW_CSUM)
     }
 
     pub(crate) fn max_received(&self) -> u32 {
@@ -183,6 +218,15 @@ impl Geometry {
             plain | (plain >> OFFSET_SHIFT).wrapping_neg()
         } else {
             address
+        }
+    }
+
+    /// As [`plain`](Self::plain), asking for the mode.
+    pub(crate) fn to_plain(self, address: u64) -> u64 {
+        if self.is_unaligned() {
+            Self::plain::<true>(address)
+        } else {
+            Self::plain::<false>(address)
         }
     }
 
@@ -276,18 +320,22 @@ impl Geometry {
 mod tests {
     use super::*;
 
+    fn geometry(chunks: u32, chunk: ChunkSize, headroom: u32) -> Result<Geometry> {
+        Geometry::new(chunks, chunk, headroom, Metadata::default())
+    }
+
     #[test]
     fn headroom_bounds_are_the_kernels() {
         for (chunk, most) in [(ChunkSize::K2, 1344), (ChunkSize::K4, 3392)] {
-            assert!(Geometry::new(1, chunk, most).is_ok());
-            assert!(Geometry::new(1, chunk, most + 1).is_err());
-            assert!(Geometry::new(1, chunk, u32::MAX).is_err());
+            assert!(geometry(1, chunk, most).is_ok());
+            assert!(geometry(1, chunk, most + 1).is_err());
+            assert!(geometry(1, chunk, u32::MAX).is_err());
         }
     }
 
     #[test]
     fn faults_are_found_at_every_edge() {
-        let g = Geometry::new(3, ChunkSize::K2, 0).unwrap();
+        let g = geometry(3, ChunkSize::K2, 0).unwrap();
         let end = 3 * 2048;
         for good in [(0, 0), (0, 2048), (2047, 1), (2048, 2048), (end - 1, 1), (end - 1, 0)] {
             assert!(g.holds_packet(good.0, good.1), "{good:?}");
@@ -322,7 +370,7 @@ mod tests {
     #[test]
     fn chunk_and_offset_come_out_of_both_kinds_of_address() {
         for bytes in [2048, 3000, 4001, 4096] {
-            let g = Geometry::new(1000, ChunkSize::unaligned(bytes).unwrap(), 0).unwrap();
+            let g = geometry(1000, ChunkSize::unaligned(bytes).unwrap(), 0).unwrap();
             for chunk in [0, 1, 2, 17, 999] {
                 let base = u64::from(chunk * bytes);
                 for offset in [0, 1, 256, bytes - 1] {

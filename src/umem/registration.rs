@@ -8,10 +8,7 @@ use std::{
 use super::Umem;
 use crate::{
     sync::{Arc, Weak},
-    sys::{
-        uapi::{UmemReg, XDP_UMEM_UNALIGNED_CHUNK_FLAG},
-        xsk,
-    },
+    sys::{uapi::UmemReg, xsk},
 };
 
 /// What all sockets of one registration have in common: that of the first one's bind.
@@ -79,8 +76,8 @@ impl Umem {
             len: geometry.bytes(),
             chunk_size: geometry.chunk_bytes(),
             headroom: geometry.headroom(),
-            flags: if geometry.is_unaligned() { XDP_UMEM_UNALIGNED_CHUNK_FLAG } else { 0 },
-            tx_metadata_len: 0,
+            flags: geometry.flags(),
+            tx_metadata_len: geometry.tx_metadata(),
         };
         // SAFETY: the memory is mapped and stays so until the last handle is gone, and every socket
         // that registers holds one until it has closed; after that the kernel's own reference to the

@@ -5,4 +5,5 @@ mod multi_buffer;
 #[path = "../support/mod.rs"]
 mod support;
 mod tx_budget;
+mod tx_metadata;
 mod unaligned;
