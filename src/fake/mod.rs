@@ -60,6 +60,7 @@ pub fn socket_from(umem: &Umem, config: &SocketConfig, first: u32) -> Result<(So
         completion: producer(&completion),
         umem: umem.clone(),
         multi_buffer: config.is_multi_buffer(),
+        metadata: Vec::new(),
         stamped: 0,
         flying: VecDeque::new(),
         statistics: XdpStatistics::default(),
@@ -105,6 +106,8 @@ struct Rings {
     completion: Producer<u64>,
     umem: Umem,
     multi_buffer: bool,
+    /// What lies before the packet that is being delivered.
+    metadata: Vec<u8>,
     /// Packets that got a timestamp: the fake kernel's clock.
     stamped: u64,
     /// Frames taken from TX and not completed yet.
@@ -157,6 +160,23 @@ impl Kernel {
     /// counts it in copy mode.
     pub fn deliver(&self, packet: &[u8]) -> bool {
         let delivered = self.rings().deliver(packet, None);
+        self.wake();
+        delivered
+    }
+
+    /// As [`deliver`](Self::deliver), with this before the packet, as an XDP program would leave it with
+    /// `bpf_xdp_adjust_meta`.
+    ///
+    /// # Panics
+    ///
+    /// If it has not the length that the UMEM was [configured](crate::UmemConfig::rx_metadata) for.
+    pub fn deliver_with_metadata(&self, metadata: &[u8], packet: &[u8]) -> bool {
+        let mut rings = self.rings();
+        assert_eq!(metadata.len(), rings.umem.geometry().rx_metadata() as usize, "its length");
+        rings.metadata = metadata.to_vec();
+        let delivered = rings.deliver(packet, None);
+        rings.metadata.clear();
+        drop(rings);
         self.wake();
         delivered
     }
@@ -367,6 +387,8 @@ impl Rings {
             return false;
         }
         let room = geometry.chunk_bytes() - geometry.max_received();
+        let first = geometry.base(addresses[0]) + u64::from(room);
+        self.write(first - self.metadata.len() as u64, &self.metadata);
         let mut rest = packet;
         let mut descs = Vec::with_capacity(count + 1);
         for address in addresses {
@@ -473,7 +495,8 @@ impl Rings {
     fn write(&self, address: u64, packet: &[u8]) {
         let memory = self.umem.memory().start();
         // SAFETY: the frame came out of the Fill ring, so that it is the kernel's, which we play; the
-        // part of a packet fits the chunk, and the address lies in the memory, by `deliver`.
+        // part of a packet fits the chunk, as does its metadata before it, and the address lies in the
+        // memory, by `deliver`.
         unsafe {
             let to = at(memory, address).as_ptr();
             ptr::copy_nonoverlapping(packet.as_ptr(), to, packet.len());

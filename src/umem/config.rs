@@ -33,6 +33,8 @@ pub struct UmemConfig {
 pub(super) struct Metadata {
     pub(super) tx: bool,
     pub(super) software_checksums: bool,
+    /// Bytes that an XDP program leaves before received packets.
+    pub(super) rx: u32,
 }
 
 impl UmemConfig {
@@ -86,11 +88,21 @@ impl UmemConfig {
         self
     }
 
+    /// Bytes that your XDP program leaves before each received packet (`bpf_xdp_adjust_meta`), to be read
+    /// with [`Packet::metadata`](super::Packet::metadata): a multiple of 4 up to 252; older kernels let a
+    /// program leave 32 at most. The embedded program leaves none.
+    #[doc(alias = "bpf_xdp_adjust_meta")]
+    pub fn rx_metadata(mut self, bytes: u32) -> Self {
+        self.metadata.rx = bytes;
+        self
+    }
+
     /// Maps the memory. It is given to the kernel by the first socket, and locked from then on.
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for 0 chunks or too much headroom,
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for 0 chunks, too much headroom, or a length of
+    /// metadata that no program can leave,
     /// [`Limit`](crate::ErrorKind::Limit) if the memory is not to be had.
     pub fn build(self) -> Result<Umem> {
         let geometry = Geometry::new(self.chunks, self.chunk_size, self.headroom, self.metadata)?;

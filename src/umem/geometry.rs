@@ -23,6 +23,9 @@ const LEAST: u32 = 2048;
 const TX_METADATA: u32 = 24;
 const _: () = assert!(size_of::<TxMetadata>() == TX_METADATA as usize);
 
+/// The longest metadata that a program can leave before a packet.
+const RX_METADATA: u32 = 252;
+
 /// In an address of the kernel's, in unaligned mode: how far into the chunk, above where the chunk is.
 const OFFSET_SHIFT: u32 = 48;
 
@@ -143,6 +146,13 @@ impl Geometry {
             ))
             .hint(format!("use at most {most}")));
         }
+        if metadata.rx > RX_METADATA || !metadata.rx.is_multiple_of(4) {
+            return Err(Error::invalid(format!(
+                "metadata of {} bytes before received packets: a multiple of 4 up to {RX_METADATA}",
+                metadata.rx
+            ))
+            .hint("as long as what your XDP program asks of bpf_xdp_adjust_meta"));
+        }
         Ok(Self { chunk, chunks, headroom, metadata })
     }
 
@@ -166,6 +176,12 @@ impl Geometry {
     #[inline]
     pub(crate) fn tx_metadata(&self) -> u32 {
         if self.metadata.tx { TX_METADATA } else { 0 }
+    }
+
+    /// Bytes that an XDP program leaves before received packets.
+    #[inline]
+    pub(crate) fn rx_metadata(&self) -> u32 {
+        self.metadata.rx
     }
 
     /// Where in its chunk a packet to send begins.

@@ -2,6 +2,8 @@
 
 use std::{fmt, mem, ptr::NonNull, slice};
 
+use bytemuck::Pod;
+
 use super::{Batch, Geometry, TxRequest, Umem, at, checksum};
 use crate::{
     Error, ErrorKind, Result, Step,
@@ -12,6 +14,7 @@ use crate::{
 #[derive(Clone, Copy)]
 pub struct Packet<'a> {
     memory: NonNull<u8>,
+    geometry: &'a Geometry,
     descs: &'a [Desc],
 }
 
@@ -83,12 +86,63 @@ impl<'a> Packet<'a> {
         unsafe { bytes(self.memory, &self.descs[0]) }
     }
 
+    /// What an XDP program left before the received packet with `bpf_xdp_adjust_meta`, of the length that
+    /// [`UmemConfig::rx_metadata`](super::UmemConfig::rx_metadata) says. Where the program left nothing, it
+    /// is what the chunk happened to hold: that it did is the program's and your agreement.
+    ///
+    /// ```
+    /// use xskit::{SocketConfig, UmemConfig, fake};
+    ///
+    /// #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+    /// #[repr(C)]
+    /// struct Mark {
+    ///     flow: u32,
+    ///     rule: u32,
+    /// }
+    ///
+    /// let umem = UmemConfig::new(4096).rx_metadata(8).build()?;
+    /// let (mut socket, kernel) = fake::socket(&umem, &SocketConfig::default())?;
+    /// kernel.deliver_with_metadata(&[7, 0, 0, 0, 1, 0, 0, 0], b"packet");
+    /// let mut batch = umem.batch(64);
+    /// socket.recv(&mut batch)?;
+    /// for packet in batch.packets() {
+    ///     let mark: Mark = packet.metadata()?;
+    ///     assert_eq!((u32::from_le(mark.flow), u32::from_le(mark.rule)), (7, 1));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`NoRoom`] if `T` has another length than the metadata, or the chunk less room before the packet.
+    #[doc(alias = "bpf_xdp_adjust_meta")]
+    #[doc(alias = "data_meta")]
+    pub fn metadata<T: Pod>(&self) -> Result<T, NoRoom> {
+        metadata(self.memory, self.geometry, &self.descs[0])
+    }
+
     /// The bytes of each frame.
     pub fn frames(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
         let memory = self.memory;
         // SAFETY: our batch's descriptors, borrowed for 'a.
         self.descs.iter().map(move |desc| unsafe { bytes(memory, desc) })
     }
+}
+
+/// What lies before the packet, if it is as long as its configuration says and the chunk has as much there.
+fn metadata<T: Pod>(memory: NonNull<u8>, geometry: &Geometry, head: &Desc) -> Result<T, NoRoom> {
+    let (asked, possible) = (size_of::<T>(), geometry.rx_metadata() as usize);
+    let before = geometry.offset(head.addr) as usize;
+    if asked != possible || asked > before {
+        return Err(NoRoom { asked, possible: possible.min(before) });
+    }
+    let mut value = T::zeroed();
+    // SAFETY: the chunk that the packet begins in has as many bytes before it, of mapped, initialised
+    // memory; the packet's batch owns the chunk, which nobody writes meanwhile.
+    let bytes =
+        unsafe { slice::from_raw_parts(at(memory, head.addr - asked as u64).as_ptr(), asked) };
+    bytemuck::bytes_of_mut(&mut value).copy_from_slice(bytes);
+    Ok(value)
 }
 
 impl<'a> PacketMut<'a> {
@@ -118,6 +172,16 @@ impl<'a> PacketMut<'a> {
     pub fn head_mut(&mut self) -> &mut [u8] {
         // SAFETY: our batch's descriptor, borrowed exclusively with self.
         unsafe { bytes_mut(self.memory, &mut self.descs[0]) }
+    }
+
+    /// As [`Packet::metadata`], as long as the front has not been moved.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[doc(alias = "bpf_xdp_adjust_meta")]
+    pub fn metadata<T: Pod>(&self) -> Result<T, NoRoom> {
+        metadata(self.memory, self.geometry(), &self.descs[0])
     }
 
     /// The bytes of each frame.
@@ -337,12 +401,13 @@ pub(super) fn first_packet(descs: &[Desc]) -> usize {
 #[derive(Debug)]
 pub(super) struct Packets<'a> {
     memory: NonNull<u8>,
+    geometry: &'a Geometry,
     rest: &'a [Desc],
 }
 
 impl<'a> Packets<'a> {
     pub(super) fn of(batch: &'a Batch) -> Self {
-        Self { memory: batch.memory(), rest: batch.descs() }
+        Self { memory: batch.memory(), geometry: batch.umem().geometry(), rest: batch.descs() }
     }
 }
 
@@ -356,7 +421,7 @@ impl<'a> Iterator for Packets<'a> {
         }
         let (descs, rest) = self.rest.split_at(first_packet(self.rest));
         self.rest = rest;
-        Some(Packet { memory: self.memory, descs })
+        Some(Packet { memory: self.memory, geometry: self.geometry, descs })
     }
 }
 

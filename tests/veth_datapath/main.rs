@@ -2,6 +2,7 @@
 //! where it is not.
 
 mod multi_buffer;
+mod rx_metadata;
 #[path = "../support/mod.rs"]
 mod support;
 mod tx_budget;
