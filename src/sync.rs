@@ -1,8 +1,10 @@
 //! The one place that atomics and locks come from, so that a model checker can take their place.
 
+#[cfg(feature = "fake")]
+pub(crate) use std::sync::Condvar;
 pub(crate) use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, Weak,
-    atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
 };
 
 /// Locks without a thought for poison: what our locks guard is consistent at every point where a

@@ -516,6 +516,43 @@ fn l2fwd_refuses_what_cannot_be() {
 }
 
 #[test]
+fn l2fwd_waits_for_a_carrier_until_it_is_told_to_end() {
+    let Some(lab) = Lab::for_test() else { return };
+    lab.far.down().unwrap();
+    let netns = lab.near.netns();
+    let mut l2fwd = Running::start(netns, "l2fwd", &["near0", "--all", "--json"]);
+    assert!(l2fwd.lines.recv_timeout(Duration::from_millis(500)).is_err(), "it has started");
+    let asked = Instant::now();
+    l2fwd.signal(Signal::SIGTERM);
+    assert!(!l2fwd.status().success());
+    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    let words = l2fwd.words();
+    assert!(words.contains("near0 has no carrier") && words.contains("ended"), "{words}");
+    let l2fwd = Running::start(netns, "l2fwd", &["near0", "--all", "--json"]);
+    assert!(l2fwd.lines.recv_timeout(Duration::from_millis(500)).is_err(), "it has started");
+    lab.far.up().unwrap();
+    assert!(l2fwd.event("start").is_some());
+    l2fwd.end();
+}
+
+#[test]
+fn l2fwd_attaches_where_the_user_knows_better() {
+    let Some(lab) = Lab::for_test() else { return };
+    let netns = lab.near.netns();
+    let vlan = ["near0", "--rule", "vlan=5"];
+    refused(netns, &vlan, &["VLAN"]);
+    let (l2fwd, _) = Running::l2fwd(netns, &[&vlan[..], &["--vlan-tags-visible"]].concat());
+    l2fwd.end();
+    for end in [&lab.near, &lab.far] {
+        end.set_mtu(9000).unwrap();
+    }
+    let native = ["near0", "--udp-port", "4242", "--mode", "native"];
+    refused(netns, &native, &["MTU"]);
+    let (l2fwd, _) = Running::l2fwd(netns, &[&native[..], &["--frags"]].concat());
+    l2fwd.end();
+}
+
+#[test]
 fn udp_port_receives_its_port_and_leaves_the_rest() {
     let Some(lab) = Lab::for_test() else { return };
     let raw = lab.raw().unwrap();

@@ -129,7 +129,8 @@ fn frames_at_the_descriptor_level_come_back_by_either_address() -> Result<()> {
         assert!(kernel.deliver(b"x"));
     }
     let mut rings = socket.rings();
-    let received = rings.rx().expect("it receives").peek(4);
+    let mut rx = rings.rx().expect("it receives");
+    let received = rx.peek(4);
     let mut addresses: Vec<u64> = received.iter().map(|desc| desc.addr).collect();
     assert!(addresses.iter().all(|address| address >> 48 == 286), "where the packet begins");
     received.release();

@@ -1201,3 +1201,27 @@ fn a_mode_of_one_umem_suits_all_its_sockets() {
         comes_home(&umem, &[(&interface, 0), (&interface, 1)]);
     });
 }
+
+#[test]
+fn a_closed_socket_that_is_being_counted_is_not_in_the_way() {
+    let Some(lab) = Lab::for_test() else { return };
+    lab.enter(|| {
+        let (umem, interface) = (UmemConfig::new(256).build().unwrap(), near_interface());
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            // More than there are processors: one of them is always stopped in the middle.
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        umem.audit();
+                    }
+                });
+            }
+            let config = rings(64).send_only();
+            let opened: Vec<_> =
+                (0..50).map(|_| Socket::open(&umem, &interface, 0, &config).map(drop)).collect();
+            stop.store(true, Ordering::Relaxed);
+            assert!(opened.iter().all(Result::is_ok), "{opened:?}");
+        });
+    });
+}

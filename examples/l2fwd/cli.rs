@@ -9,6 +9,7 @@ use nix::{
 };
 use xskit::{
     AttachMode, ChunkSize, CopyMode, Interface, Pages, RingSize, Rule, Rules, SocketConfig,
+    program::VlanTags,
 };
 
 use crate::Failure;
@@ -56,6 +57,10 @@ struct PacketOptions {
     /// Fields: ether-type, vlan, protocol, source, destination, source-port, destination-port.
     #[arg(long, value_name = "RULE")]
     rule: Vec<Rule>,
+    /// Allow rules on VLANs where the driver may keep the tag beside the packet, out of their sight: you
+    /// have switched that off.
+    #[arg(long, requires = "rule")]
+    vlan_tags_visible: bool,
 }
 
 /// How the sockets shall be.
@@ -68,6 +73,10 @@ struct SocketOptions {
     /// Where the XDP program runs: in the driver, or in the kernel's generic receive path.
     #[arg(long, value_enum, default_value_t = Mode::Auto)]
     mode: Mode,
+    /// Attach the program that accepts packets of several buffers, which an MTU above about 3.4 KB
+    /// takes (Linux 6.6). Packets longer than a chunk are dropped.
+    #[arg(long)]
+    frags: bool,
     /// Copy packets between the kernel's buffers and the UMEM, also where zero-copy is possible.
     #[arg(long, conflicts_with = "zero_copy")]
     copy: bool,
@@ -224,6 +233,14 @@ impl Options {
 
     pub(crate) fn queues(&self) -> Option<&[u32]> {
         Some(self.sockets.queues.as_slice()).filter(|queues| !queues.is_empty())
+    }
+
+    pub(crate) fn vlan_tags(&self) -> VlanTags {
+        if self.packets.vlan_tags_visible { VlanTags::Visible } else { VlanTags::default() }
+    }
+
+    pub(crate) fn frags(&self) -> bool {
+        self.sockets.frags
     }
 
     pub(crate) fn attach(&self) -> AttachMode {

@@ -1,9 +1,9 @@
 //! Opens the ports on one UMEM, and lays the paths between their queues.
 
-use std::sync::Arc;
+use std::{sync::Arc, thread, time::Duration};
 
 use xskit::{
-    Port, PortConfig, QueueId, Receiver, Sender, Socket, SocketConfig, Umem, UmemConfig,
+    Interface, Port, PortConfig, QueueId, Receiver, Sender, Socket, SocketConfig, Umem, UmemConfig,
     socket::{Mode, StatisticsReader},
 };
 
@@ -11,6 +11,7 @@ use crate::{
     Failure, busy_poll,
     cli::Options,
     path::{Bytes, Path, Style},
+    stop::Stop,
 };
 
 /// Frames per queue that sockets may have in their caches.
@@ -55,7 +56,7 @@ impl Queue {
 
 impl Forwarder {
     /// Opens what the options ask for.
-    pub(crate) fn open(options: &Options) -> Result<Self, Failure> {
+    pub(crate) fn open(options: &Options, stop: &Stop) -> Result<Self, Failure> {
         let rules = options.rules()?;
         options.check()?;
         let config = options.socket();
@@ -65,7 +66,9 @@ impl Forwarder {
             .map(|name| {
                 let port = PortConfig::new(name)
                     .rules(rules.clone())
+                    .vlan_tags(options.vlan_tags())
                     .attach(options.attach())
+                    .frags(options.frags())
                     .socket(config.clone())
                     // A path's batch and its spare frames, and what sockets have in their caches.
                     .frames_at_hand(2 * options.running.batch + CACHED);
@@ -77,7 +80,8 @@ impl Forwarder {
             .collect();
         let umem = umem(options, &configs)?;
         let mut ports = Vec::new();
-        for port in configs {
+        for (name, port) in options.interfaces.iter().zip(configs) {
+            wait_for_carrier(name, stop)?;
             ports.push(port.umem(&umem).open()?);
         }
         let sockets: Vec<Vec<Socket>> = ports.iter_mut().map(Port::take_queues).collect();
@@ -94,6 +98,27 @@ impl Forwarder {
         let paths = connect(sockets, &mut queues, &umem, options)?;
         let queues = queues.into_iter().flatten().collect();
         Ok(Self { paths, ports, umem, queues })
+    }
+}
+
+/// [`PortConfig::open`] waits for the carrier as well, but hears no signal meanwhile.
+fn wait_for_carrier(name: &str, stop: &Stop) -> Result<(), Failure> {
+    let interface = Interface::by_name(name)?;
+    let mut told = false;
+    loop {
+        let facts = interface.facts()?;
+        // That it is set down is for `open` to say.
+        if facts.carrier || !facts.up {
+            return Ok(());
+        }
+        if stop.wanted() {
+            return Err(format!("ended while waiting for the carrier of {name}").into());
+        }
+        if !told {
+            eprintln!("l2fwd: {name} has no carrier; waiting for it");
+            told = true;
+        }
+        thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -13,12 +13,11 @@ use std::{
     fmt, io,
     os::fd::{AsFd, BorrowedFd},
     ptr,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nix::{
     errno::Errno,
-    poll::{PollFd, PollFlags, poll},
     sys::eventfd::{EfdFlags, EventFd},
 };
 
@@ -26,8 +25,7 @@ use crate::{
     Interest, Result, Socket, SocketConfig, Step,
     error::Error,
     ring::{Consumer, Desc, Producer, RingMemory, RingSize},
-    socket::whole_millis,
-    sync::{Arc, Mutex, MutexGuard, lock},
+    sync::{Arc, AtomicU32, Condvar, Mutex, MutexGuard, Ordering, PoisonError, lock},
     sys::uapi::{XDP_PKT_CONTD, XDP_TX_METADATA, XdpStatistics},
     umem::{Umem, at, to_u32},
 };
@@ -70,7 +68,12 @@ pub fn socket_from(umem: &Umem, config: &SocketConfig, first: u32) -> Result<(So
         sent: Vec::new(),
         kicks: Kicks::default(),
     };
-    let kernel = Kernel(Arc::new(Shared { rings: Mutex::new(rings), event }));
+    let kernel = Kernel(Arc::new(Shared {
+        rings: Mutex::new(rings),
+        number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+        changed: Condvar::default(),
+        event,
+    }));
     // As the kernel does: the first packets to send always need a call.
     kernel.set_needs_wakeup_tx(true);
     let (rx, tx) = (rx.as_ref().map(consumer), tx.as_ref().map(producer));
@@ -89,13 +92,23 @@ fn consumer<T: bytemuck::Pod>(ring: &RingMemory<T>) -> Consumer<T> {
     unsafe { Consumer::new(ring.clone()) }
 }
 
+/// The number of the next kernel.
+static NUMBERS: AtomicU32 = AtomicU32::new(0);
+
+/// What calls say once the interface was deleted.
+const GONE: Errno = Errno::ENXIO;
+
 /// The kernel behind a fake socket: a handle, for any thread.
 #[derive(Clone)]
 pub struct Kernel(Arc<Shared>);
 
 struct Shared {
     rings: Mutex<Rings>,
-    /// Wakes whoever waits in `poll`.
+    /// Its own, as an interface's: what one kernel lets go of, another may still hold.
+    number: u32,
+    /// Wakes whoever waits in `poll`: two halves may wait at once, each for its own.
+    changed: Condvar,
+    /// Wakes whoever polls the descriptor.
     event: EventFd,
 }
 
@@ -141,11 +154,16 @@ pub enum Link {
     Up,
     /// The interface is down.
     Down,
-    /// The interface was deleted.
+    /// The interface was deleted. It does not come back.
     Gone,
 }
 
 impl Kernel {
+    /// What an interface has its index for.
+    pub(crate) fn number(&self) -> u32 {
+        self.0.number
+    }
+
     fn rings(&self) -> MutexGuard<'_, Rings> {
         lock(&self.0.rings)
     }
@@ -153,6 +171,7 @@ impl Kernel {
     fn wake(&self) {
         // Refused only by a counter at its end, which is readable all the same.
         self.0.event.write(1).ok();
+        self.0.changed.notify_all();
     }
 
     /// Receives a packet into a frame from the Fill ring, or with multi-buffer into as many as it takes;
@@ -276,12 +295,17 @@ impl Kernel {
         self.rings().fill.indices().set_needs_wakeup(sleeps);
     }
 
-    /// Takes the link down or up, or away. As with the real one, nobody who waits is told.
+    /// Takes the link down or up, or away for good: from then on this kernel reaches no frame any more. As
+    /// with the real one, nobody who waits is told.
     pub fn set_link(&self, link: Link) {
-        self.rings().link = match link {
+        let mut rings = self.rings();
+        if rings.is_gone() {
+            return;
+        }
+        rings.link = match link {
             Link::Up => Ok(()),
             Link::Down => Err(Errno::ENETDOWN),
-            Link::Gone => Err(Errno::ENXIO),
+            Link::Gone => Err(GONE),
         };
     }
 
@@ -315,6 +339,7 @@ impl Kernel {
         let (packets, frames) = rings.take(most);
         rings.complete_flying(frames);
         rings.sent.extend(packets);
+        self.wake();
         let left = rings.tx.as_ref().is_some_and(|tx| tx.indices().level() > 0);
         if left { Err(Errno::EAGAIN.into()) } else { Ok(()) }
     }
@@ -334,25 +359,24 @@ impl Kernel {
     }
 
     /// As the kernel's `poll` on a socket: level-triggered, silent about a dead link.
-    pub(crate) fn poll(&self, interest: Interest, timeout: Duration) -> io::Result<bool> {
-        self.rings().kicks.poll += 1;
-        let deadline = Instant::now() + timeout;
-        loop {
-            // What was signalled before the look at the rings needs no second look.
-            self.0.event.read().ok();
-            if self.rings().ready(interest) {
-                return Ok(true);
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(false);
-            }
-            poll(&mut [PollFd::new(self.event_fd(), PollFlags::POLLIN)], whole_millis(left))?;
-        }
+    pub(crate) fn poll(&self, interest: Interest, timeout: Duration) -> bool {
+        let mut rings = self.rings();
+        rings.kicks.poll += 1;
+        // What was signalled before the look at the rings needs no second look.
+        self.0.event.read().ok();
+        let idle = |rings: &mut Rings| !rings.ready(interest);
+        let waited = self.0.changed.wait_timeout_while(rings, timeout, idle);
+        let (rings, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        rings.ready(interest)
     }
 }
 
 impl Rings {
+    /// Whether it has let go of the frames: they may be anybody's by now.
+    fn is_gone(&self) -> bool {
+        self.link == Err(GONE)
+    }
+
     fn ready(&self, interest: Interest) -> bool {
         let readable = self.rx.as_ref().is_some_and(|rx| rx.indices().level() > 0);
         let writable =
@@ -361,7 +385,8 @@ impl Rings {
     }
 
     fn deliver(&mut self, packet: &[u8], nonsense: Option<(usize, Desc)>) -> bool {
-        let Some(rx) = &mut self.rx else { return false };
+        let gone = self.is_gone();
+        let Some(rx) = self.rx.as_mut().filter(|_| !gone) else { return false };
         let most = self.umem.max_packet_len() as usize;
         let count = packet.len().div_ceil(most).max(1);
         let slots = to_u32(count + usize::from(nonsense.is_some()));
@@ -419,10 +444,11 @@ impl Rings {
     /// Takes up to that many packets; returns them, and how many frames they had. A descriptor that the
     /// kernel would refuse voids its packet.
     fn take(&mut self, most: usize) -> (Vec<Vec<u8>>, usize) {
+        let gone = self.is_gone();
         let mut packets = Vec::new();
         let mut frames = 0;
         while packets.len() < most {
-            let Some(tx) = &mut self.tx else { break };
+            let Some(tx) = self.tx.as_mut().filter(|_| !gone) else { break };
             let taken = tx.peek(u32::MAX);
             let more = |desc: &&Desc| desc.options & XDP_PKT_CONTD != 0;
             let count = taken.iter().take_while(more).count() + 1;
@@ -474,7 +500,7 @@ impl Rings {
 
     fn complete_flying(&mut self, most: usize) -> usize {
         let mut completed = 0;
-        while completed < most {
+        while completed < most && !self.is_gone() {
             let Some(address) = self.flying.front().copied() else { break };
             if !self.complete(address) {
                 break;

@@ -29,8 +29,8 @@ use crate::{
     sys,
 };
 
-static PLAIN: &[u8] = aya::include_bytes_aligned!("../../bpf/xskit.bpf.o");
-static FRAGS: &[u8] = aya::include_bytes_aligned!("../../bpf/xskit_frags.bpf.o");
+static PLAIN: &[u8] = aya::include_bytes_aligned!("xskit.bpf.o");
+static FRAGS: &[u8] = aya::include_bytes_aligned!("xskit_frags.bpf.o");
 
 /// The program's name in both objects.
 const PROGRAM: &str = "xskit";

@@ -1,6 +1,6 @@
 //! Our side of the RX and Completion rings.
 
-use std::{fmt, io, ops::DerefMut, os::fd::BorrowedFd};
+use std::{fmt, io, os::fd::BorrowedFd};
 
 use bytemuck::Pod;
 
@@ -60,8 +60,10 @@ impl<T: Pod> Consumer<T> {
     fn look(&mut self) {
         // Acquire: the slots that the producer publishes are read after its index.
         let producer = self.indices().producer().load(Ordering::Acquire);
-        // A producer that claims to be more than a ring ahead is believed for one ring.
-        let filled = producer.wrapping_sub(self.next).min(self.indices().size());
+        // A producer that claims to be behind us, or more than a ring ahead, is not believed: what the
+        // slots held when it was last believed belongs to somebody else by now.
+        let filled = producer.wrapping_sub(self.next);
+        let filled = if filled <= self.indices().size() { filled } else { 0 };
         self.limit = self.next.wrapping_add(filled);
     }
 
@@ -146,11 +148,11 @@ impl<T> fmt::Debug for Peeked<'_, T> {
 
 /// The RX or Completion ring of a socket, for as long as the socket is borrowed.
 pub struct ConsumerRing<'a, T> {
-    ring: Box<dyn DerefMut<Target = Consumer<T>> + 'a>,
+    ring: &'a mut Consumer<T>,
 }
 
 impl<'a, T: Pod> ConsumerRing<'a, T> {
-    pub(crate) fn new(ring: Box<dyn DerefMut<Target = Consumer<T>> + 'a>) -> Self {
+    pub(crate) fn new(ring: &'a mut Consumer<T>) -> Self {
         Self { ring }
     }
 

@@ -1,6 +1,6 @@
 //! Our side of the Fill and TX rings.
 
-use std::{fmt, io, mem::MaybeUninit, ops::DerefMut, os::fd::BorrowedFd};
+use std::{fmt, io, mem::MaybeUninit, os::fd::BorrowedFd};
 
 use bytemuck::Pod;
 
@@ -78,7 +78,10 @@ impl<T: Pod> Producer<T> {
 
     /// What lies in the ring that the consumer has not taken, at the end.
     pub(crate) fn into_untaken(self) -> Vec<T> {
-        let level = self.indices().level();
+        let consumer = self.indices().consumer().load(Ordering::Acquire);
+        let level = self.next.wrapping_sub(consumer);
+        // As in `look`: a consumer that makes no sense is not believed.
+        let level = if level <= self.indices().size() { level } else { 0 };
         // SAFETY: the last `level` slots before our index are ours or the consumer's to read; nobody
         // writes them any more, since the one producer is consumed here.
         let (before, after) = unsafe { self.ring.slices(self.next.wrapping_sub(level), level) };
@@ -195,11 +198,11 @@ impl<T> fmt::Debug for Reserved<'_, T> {
 
 /// The Fill or TX ring of a socket, for as long as the socket is borrowed.
 pub struct ProducerRing<'a, T> {
-    ring: Box<dyn DerefMut<Target = Producer<T>> + 'a>,
+    ring: &'a mut Producer<T>,
 }
 
 impl<'a, T: Pod> ProducerRing<'a, T> {
-    pub(crate) fn new(ring: Box<dyn DerefMut<Target = Producer<T>> + 'a>) -> Self {
+    pub(crate) fn new(ring: &'a mut Producer<T>) -> Self {
         Self { ring }
     }
 

@@ -1,6 +1,9 @@
 //! What the two halves of a socket have in common, and its end.
 
-use std::io;
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+};
 
 use super::{Mode, endpoint::Endpoint, queue::Queue};
 use crate::{
@@ -102,6 +105,12 @@ impl Core {
         *lock(&self.rx_left) = ring;
     }
 
+    /// The descriptor, for others to use.
+    pub(super) fn give_out_fd(&self) -> BorrowedFd<'_> {
+        self.queue.expose();
+        self.endpoint.as_fd()
+    }
+
     /// An error of this socket, found by us.
     pub(super) fn error(&self, step: Step, kind: ErrorKind, reason: &'static str) -> Error {
         Error::new(step, kind, reason).on(&self.interface).queue_is(self.queue_id)
@@ -148,7 +157,7 @@ impl Drop for Core {
             .map(|desc| geometry.base(desc.addr))
             .collect();
         self.umem.counts().lose(to_u32(received.len() - home.len()));
-        self.queue.filled.sub(to_u32(received.len()));
+        self.queue.filled.leave(to_u32(received.len()));
         self.umem.returned(&home);
         self.rx_level = None;
     }

@@ -13,7 +13,7 @@ use super::Interest;
 use crate::fake;
 use crate::{
     sync::Arc,
-    sys::{uapi::XdpStatistics, xsk},
+    sys::{self, uapi::XdpStatistics, xsk},
 };
 
 #[derive(Clone)]
@@ -60,12 +60,24 @@ impl Endpoint {
             && self.statistics().is_ok()
     }
 
+    /// Waits until whoever in the kernel was just putting a packet into an RX ring of this socket has
+    /// published which frames it took; whether it could be waited for. The socket is in no map any
+    /// more.
+    pub(super) fn finish_receiving(&self) -> bool {
+        match self {
+            // Packets are received under RCU, from their redirection to the publishing of both rings.
+            Self::Kernel(_) => sys::wait_for_rcu().is_ok(),
+            #[cfg(feature = "fake")]
+            Self::Fake(_) => true,
+        }
+    }
+
     /// Waits for an event, at most `timeout`; whether there was one.
     pub(super) fn poll(&self, interest: Interest, timeout: Duration) -> io::Result<bool> {
         match self {
             Self::Kernel(fd) => poll_socket(fd.as_fd(), interest, timeout),
             #[cfg(feature = "fake")]
-            Self::Fake(kernel) => kernel.poll(interest, timeout),
+            Self::Fake(kernel) => Ok(kernel.poll(interest, timeout)),
         }
     }
 
@@ -96,7 +108,7 @@ fn poll_socket(fd: BorrowedFd<'_>, interest: Interest, timeout: Duration) -> io:
 }
 
 /// What `poll` takes: whole milliseconds, rounded up, since a shorter wait would spin on its remainder.
-pub(crate) fn whole_millis(timeout: Duration) -> PollTimeout {
+fn whole_millis(timeout: Duration) -> PollTimeout {
     let millis = timeout.as_micros().div_ceil(1000);
     i32::try_from(millis).ok().and_then(|millis| millis.try_into().ok()).unwrap_or(PollTimeout::MAX)
 }

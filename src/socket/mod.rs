@@ -46,8 +46,6 @@ use std::{
 pub use config::{CopyMode, SocketConfig};
 #[cfg(feature = "fake")]
 use endpoint::Endpoint;
-#[cfg(feature = "fake")]
-pub(crate) use endpoint::whole_millis;
 pub use receiver::Receiver;
 pub use rings::Rings;
 pub use sender::Sender;
@@ -58,7 +56,7 @@ pub use wait::{Interest, Ready};
 use crate::{
     Batch, Interface, QueueId, Result,
     program::{Attachment, SocketMap},
-    sync::lock,
+    sync::{Arc, lock},
     umem::{TxTimestamp, Umem},
 };
 #[cfg(feature = "fake")]
@@ -70,7 +68,7 @@ use crate::{fake, umem::Prefilled};
 /// Opened by itself, a socket can send at once, and receives what a program redirects to it:
 /// [`join`](Self::join).
 ///
-/// It is `Send`, not `Sync`: one thread at a time, or two with its halves.
+/// One thread at a time receives and sends with it, or two with its halves; all may read its statistics.
 ///
 /// ```
 /// use std::time::Duration;
@@ -184,7 +182,7 @@ impl Socket {
     ) -> Self {
         let prefilled = Prefilled::new(umem, &mut fill, config.fill_target());
         let mode = config.mode(false, None);
-        let place = ("fake", 0, QueueId::new(0));
+        let place = ("fake", kernel.number(), QueueId::new(0));
         let rings = (rx, tx, fill, completion);
         open::assemble(umem, config, mode, place, rings, prefilled, Endpoint::Fake(kernel))
     }
@@ -199,7 +197,7 @@ impl Socket {
     pub fn join(&mut self, map: &SocketMap) -> Result<()> {
         let core = &self.receiver.core;
         let entry = map
-            .insert(core.queue_id, self.as_fd())
+            .insert(core.queue_id, core.endpoint.as_fd())
             .map_err(|error| error.on(&core.interface).queue_is(core.queue_id))?;
         self.receiver.entry = Some(entry);
         Ok(())
@@ -227,8 +225,10 @@ impl Socket {
     /// interface is down or gone; a loop that never waits learns it after 65,536 calls without a packet.
     #[inline]
     pub fn recv(&mut self, batch: &mut Batch) -> Result<usize> {
-        let received = self.receiver.recv_with(batch, Some(self.sender.cache_mut()));
-        self.sender.note_cache();
+        let whole = self.is_whole();
+        let Self { receiver, sender } = self;
+        let received = receiver.recv_with(batch, whole.then(|| sender.cache_mut()));
+        sender.note_cache();
         received
     }
 
@@ -277,18 +277,26 @@ impl Socket {
     ///
     /// [`LinkDown`](crate::ErrorKind::LinkDown) or [`LinkGone`](crate::ErrorKind::LinkGone) within a
     /// second of the interface going down or being deleted, which `poll` itself does not tell.
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) instead of waiting for ever for what cannot come: room to send on a socket
+    /// that only receives, packets on one that only sends.
     pub fn wait(
         &mut self,
         interest: Interest,
         timeout: impl Into<Option<Duration>>,
     ) -> Result<Ready> {
         let core = self.receiver.core.clone();
+        let whole = self.is_whole();
         let Self { receiver, sender } = self;
+        let can = Interest::of(receiver.rx.is_some(), sender.tx.is_some());
+        let timeout = timeout.into();
+        wait::possible(&core, interest, can, timeout)?;
         let mut link = std::mem::replace(&mut receiver.link, wait::Link::new());
-        let found = wait::wait(&core, &mut link, interest, timeout.into(), || {
+        let found = wait::wait(&core, &mut link, interest, timeout, || {
             let write = sender.look()?;
-            let read = receiver.look(Some(sender.cache_mut()))?;
+            let read = receiver.look(whole.then(|| sender.cache_mut()));
+            // Also when the look failed: what it took out of the cache is with the kernel.
             sender.note_cache();
+            let read = read?;
             Ok(Look {
                 ready: Ready {
                     readable: read.ready.readable && interest.is_readable(),
@@ -299,6 +307,13 @@ impl Socket {
         });
         receiver.link = link;
         found
+    }
+
+    /// Whether both halves are of one socket: through [`split_mut`](Self::split_mut) they can be
+    /// exchanged for those of others, on other queues and UMEMs. Then they have nothing in common.
+    #[inline]
+    fn is_whole(&self) -> bool {
+        Arc::ptr_eq(&self.receiver.core, &self.sender.core)
     }
 
     /// Takes the socket apart for two threads.

@@ -30,6 +30,10 @@ use crate::{
 const BUSY_COPY: Duration = Duration::from_secs(1);
 const BUSY_ZERO_COPY: Duration = Duration::from_secs(10);
 
+/// How long a socket that was dropped may still be open: whoever counts frames or reads its statistics
+/// on another thread has it in hand for that moment.
+const IN_HAND: Duration = Duration::from_millis(250);
+
 /// What the kernel charges to SO_SNDBUF for a frame in flight, beside its chunk: a bound.
 const FRAME_OVERHEAD: u32 = 1024;
 
@@ -62,7 +66,14 @@ pub(super) fn open(
     let facts = opening.check()?;
     // Held throughout: whether to share or to register is decided by who else is bound.
     let mut registrations = lock(umem.registrations());
-    if registrations.has_queue(interface.index(), queue.get()) {
+    let started = Instant::now();
+    while registrations.has_queue(interface.index(), queue.get()) {
+        if started.elapsed() < IN_HAND {
+            drop(registrations);
+            thread::sleep(Duration::from_millis(1));
+            registrations = lock(umem.registrations());
+            continue;
+        }
         return Err(opening
             .name(Error::new(
                 Step::Bind,
@@ -235,9 +246,13 @@ impl Opening<'_> {
                 Err(source) => return Err(self.explain_bind(source, started.elapsed())),
             }
         }
-        let zero_copy = xsk::zero_copy(fd.as_fd()).map_err(|source| {
-            self.failed(Step::Statistics, "XDP_OPTIONS cannot be read", source)
-        })?;
+        let zero_copy = match xsk::zero_copy(fd.as_fd()) {
+            Ok(zero_copy) => zero_copy,
+            Err(source) => {
+                prefilled.quarantine(interface.index(), queue.get());
+                return Err(self.failed(Step::Statistics, "XDP_OPTIONS cannot be read", source));
+            }
+        };
         // Bound: nobody else has the queue, so that what an earlier socket left there is free.
         umem.queue_is_free(interface.index(), queue.get(), prefilled.frames());
         let segments = facts.xdp.as_ref().and_then(|xdp| xdp.zc_max_segments);
@@ -439,6 +454,11 @@ pub(super) fn assemble(
 /// A further socket on a queue: it has RX and TX of its own, and shares Fill and Completion.
 pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<Socket> {
     let core = socket.receiver.core.clone();
+    if !socket.is_whole() {
+        return Err(core
+            .error(Step::Configure, ErrorKind::InvalidInput, "its halves are those of two sockets")
+            .hint("put back the half that `split_mut` let you take"));
+    }
     let first = core.endpoint.kernel().ok_or_else(|| {
         core.error(Step::Bind, ErrorKind::Unsupported, "the fake kernel has one socket per queue")
     })?;

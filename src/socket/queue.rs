@@ -11,7 +11,7 @@ use std::{
 use super::{SocketConfig, endpoint::Endpoint};
 use crate::{
     ring::{Consumer, Indices, Producer, RingSize},
-    sync::{Arc, AtomicU32, Mutex, MutexGuard, Ordering, lock},
+    sync::{Arc, AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, lock},
     umem::{Held, Holder, Tally, Timestamps, Umem, to_u32},
 };
 
@@ -33,6 +33,8 @@ pub(crate) struct Queue {
     /// The rings, while no sole socket has them.
     fill: Mutex<Option<Producer<u64>>>,
     completion: Mutex<Option<Consumer<u64>>>,
+    /// Somebody else has seen the descriptor of a member, and may have put it into a map of theirs.
+    exposed: AtomicBool,
     /// The socket on which the rings were made: it stays open as long as they are used.
     owner: Option<Endpoint>,
 }
@@ -58,19 +60,30 @@ impl Queue {
             timestamps: Mutex::new(Timestamps::new(config.completion.get())),
             fill: Mutex::default(),
             completion: Mutex::default(),
+            exposed: AtomicBool::new(false),
             owner: Some(owner),
         });
         umem.counts().register(&queue);
         queue
+    }
+
+    /// A member's descriptor is given out.
+    pub(super) fn expose(&self) {
+        self.exposed.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until what the kernel took from the Fill ring is what the ring says, where that can be known.
+    fn settle(&self, owner: Option<&Endpoint>) -> bool {
+        !self.exposed.load(Ordering::Relaxed) && owner.is_some_and(Endpoint::finish_receiving)
     }
 }
 
 impl Holder for Queue {
     fn count(&self, tally: &mut Tally) {
         let completed = self.completion_level.as_ref().map_or(0, Indices::level);
-        tally.fill += i64::from(self.filled.get());
+        tally.fill += i64::from(self.filled.balance());
         tally.completion += i64::from(completed);
-        tally.tx += i64::from(self.sending.get()) - i64::from(completed);
+        tally.tx += i64::from(self.sending.balance()) - i64::from(completed);
     }
 }
 
@@ -93,16 +106,18 @@ impl Drop for Queue {
         // What lies in the Fill ring the kernel may still take until the socket is closed. What it took
         // before, and what lay in TX rings, it may have finished meanwhile: of that only the number is
         // sure.
+        let published = let_go || self.settle(owner.as_ref());
         let mut known = lock(&self.fill).take().map_or(Vec::new(), Producer::into_untaken);
-        if !let_go {
+        if !published {
             known.drain(..known.len().min(UNPUBLISHED));
         }
         let held = self.filled.get().saturating_add(self.sending.get());
         let unknown = held.saturating_sub(to_u32(known.len()));
+        // Held before it is closed: whoever binds the queue next finds them.
+        umem.quarantine(Held { ifindex: self.ifindex, queue: self.id, known, unknown });
         // Unmapped before it is closed: a mapped ring keeps the kernel's socket alive.
         self.completion_level = None;
         drop(owner);
-        umem.quarantine(Held { ifindex: self.ifindex, queue: self.id, known, unknown });
         if let_go {
             umem.queue_is_free(self.ifindex, self.id, &[]);
         }
@@ -110,8 +125,8 @@ impl Drop for Queue {
 }
 
 /// Frames that the kernel may have taken from the Fill ring and put into an RX ring, where we found them,
-/// before it publishes that it took them: what one round of a driver's receive loop brings, and one of the
-/// kernel's test runs.
+/// before it publishes that it took them, where it could not be waited for: what one round of a driver's
+/// receive loop brings, and one of the kernel's test runs.
 const UNPUBLISHED: usize = 256;
 
 /// A ring that a queue can hold for several sockets.
@@ -185,21 +200,96 @@ impl<R> DerefMut for Locked<'_, R> {
 
 /// A count of frames that one thread at a time changes, once per batch, and anybody may read.
 #[derive(Debug, Default)]
-pub(super) struct Outstanding(AtomicU32);
+pub(super) struct Outstanding {
+    count: AtomicU32,
+    /// To be taken off `count`: what closing members found in their RX rings. They do not hold the ring,
+    /// and must not wait for it either, since their thread may hold it by another socket.
+    left: AtomicU32,
+}
 
 impl Outstanding {
+    /// How many there are: none, where more came back than were given.
     pub(super) fn get(&self) -> u32 {
-        self.0.load(Ordering::Relaxed)
+        self.balance().max(0).cast_unsigned()
+    }
+
+    /// As [`get`](Self::get), but below zero where more came back than were given: the kernel returned
+    /// descriptors behind which there is no frame.
+    fn balance(&self) -> i32 {
+        let count = self.count.load(Ordering::Relaxed);
+        count.wrapping_sub(self.left.load(Ordering::Relaxed)).cast_signed()
     }
 
     /// A plain load and store: whoever changes it holds the ring, inline or by its lock.
     #[inline]
     pub(super) fn add(&self, frames: u32) {
-        self.0.store(self.get().wrapping_add(frames), Ordering::Relaxed);
+        let count = self.count.load(Ordering::Relaxed);
+        self.count.store(count.wrapping_add(frames), Ordering::Relaxed);
     }
 
+    /// As [`add`](Self::add).
     #[inline]
     pub(super) fn sub(&self, frames: u32) {
-        self.0.store(self.get().wrapping_sub(frames), Ordering::Relaxed);
+        self.add(frames.wrapping_neg());
+    }
+
+    /// Takes frames off without holding the ring: at the end of a member.
+    pub(super) fn leave(&self, frames: u32) {
+        self.left.fetch_add(frames, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A member closes while another counts: neither's change is lost.
+    #[test]
+    fn a_count_survives_a_member_that_leaves() {
+        let count = Outstanding::default();
+        count.add(100_000);
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..50_000).for_each(|_| count.leave(1)));
+            for _ in 0..100_000 {
+                count.add(2);
+                count.sub(2);
+            }
+        });
+        assert_eq!(count.get(), 50_000);
+    }
+
+    /// The kernel sends on while a socket closes, between the looks at its TX ring and at the Completion
+    /// ring: what it sent is at home, and not in quarantine as well.
+    #[cfg(feature = "fake")]
+    #[test]
+    fn a_frame_that_is_sent_meanwhile_is_not_held_twice() -> crate::Result<()> {
+        let umem = crate::UmemConfig::new(64).build()?;
+        let size = RingSize::new(16)?;
+        let config = SocketConfig::default().tx(size).fill(size);
+        let (mut socket, kernel) = crate::fake::socket(&umem, &config)?;
+        let mut batch = umem.batch(16);
+        batch.alloc(10);
+        for mut packet in batch.packets_mut() {
+            packet.set_len(60).expect("60 bytes fit");
+        }
+        socket.send(&mut batch)?;
+        let (receiver, sender) = socket.into_split();
+        let queue = receiver.core.queue.clone();
+        drop((receiver, sender));
+        kernel.transmit(3);
+        drop((queue, batch));
+        let audit = umem.audit();
+        assert_eq!((audit.free, audit.quarantine), (64 - 16 - 7, 16 + 7), "{audit}");
+        Ok(())
+    }
+
+    #[test]
+    fn more_back_than_given_is_none() {
+        let count = Outstanding::default();
+        count.add(1);
+        count.sub(3);
+        assert_eq!((count.get(), count.balance()), (0, -2));
+        count.add(5);
+        assert_eq!(count.get(), 3);
     }
 }

@@ -119,9 +119,10 @@ impl Receiver {
     /// As [`Socket::wait`](super::Socket::wait).
     pub fn wait(&mut self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
         let core = self.core.clone();
+        let timeout = timeout.into();
+        wait::possible(&core, Interest::READABLE, Interest::of(self.rx.is_some(), false), timeout)?;
         // Its own, so that `look` can borrow the rest.
         let mut link = std::mem::replace(&mut self.link, Link::new());
-        let timeout = timeout.into();
         let ready = wait::wait(&core, &mut link, Interest::READABLE, timeout, || self.look(None));
         self.link = link;
         ready.map(Ready::readable)
@@ -209,7 +210,7 @@ pub(super) fn wrong_umem(core: &Core, step: Step) -> Error {
 
 impl AsFd for Receiver {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.core.endpoint.as_fd()
+        self.core.give_out_fd()
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 use bytemuck::Pod;
 
 use super::Socket;
-use crate::ring::{CompletionRing, Consumer, FillRing, Producer, RxRing, TxRing};
+use crate::ring::{CompletionRing, Consumer, Desc, FillRing, Producer, RxRing, TxRing};
 
 /// The four rings of a socket at the [descriptor level](crate::ring), for as long as the socket is
 /// borrowed.
@@ -25,7 +25,7 @@ use crate::ring::{CompletionRing, Consumer, FillRing, Producer, RxRing, TxRing};
 /// # let (mut socket, kernel) = fake::socket(&umem, &config)?;
 /// kernel.deliver(b"a packet");
 /// let mut rings = socket.rings();
-/// let rx = rings.rx().expect("a socket that receives");
+/// let mut rx = rings.rx().expect("a socket that receives");
 /// let packets = rx.peek(16);
 /// let addresses: Vec<u64> = packets.iter().map(|desc| desc.addr).collect();
 /// packets.release();
@@ -38,32 +38,35 @@ use crate::ring::{CompletionRing, Consumer, FillRing, Producer, RxRing, TxRing};
 /// ```
 pub struct Rings<'a> {
     // Before the queue's rings, whose locks, where there are any, guard the counts of all four.
-    rx: Option<RxRing<'a>>,
-    tx: Option<TxRing<'a>>,
-    fill: FillRing<'a>,
-    completion: CompletionRing<'a>,
+    rx: Option<Access<'a, Consumer<Desc>>>,
+    tx: Option<Access<'a, Producer<Desc>>>,
+    fill: Access<'a, Producer<u64>>,
+    completion: Access<'a, Consumer<u64>>,
 }
 
-impl<'a> Rings<'a> {
+/// A ring, inline or locked, and the account that is settled when it is given back.
+type Access<'a, R> = Box<dyn DerefMut<Target = R> + 'a>;
+
+impl Rings<'_> {
     /// Received packets; none for a socket that only sends.
-    pub fn rx(&mut self) -> Option<&mut RxRing<'a>> {
-        self.rx.as_mut()
+    pub fn rx(&mut self) -> Option<RxRing<'_>> {
+        self.rx.as_deref_mut().map(|ring| RxRing::new(ring))
     }
 
     /// Packets to send; none for a socket that only receives. [`Sender::reap`](super::Sender::reap) and
     /// `wait` call the kernel for them.
-    pub fn tx(&mut self) -> Option<&mut TxRing<'a>> {
-        self.tx.as_mut()
+    pub fn tx(&mut self) -> Option<TxRing<'_>> {
+        self.tx.as_deref_mut().map(|ring| TxRing::new(ring))
     }
 
     /// Free frames for the kernel to receive into.
-    pub fn fill(&mut self) -> &mut FillRing<'a> {
-        &mut self.fill
+    pub fn fill(&mut self) -> FillRing<'_> {
+        FillRing::new(&mut self.fill)
     }
 
     /// Frames that the kernel has sent.
-    pub fn completion(&mut self) -> &mut CompletionRing<'a> {
-        &mut self.completion
+    pub fn completion(&mut self) -> CompletionRing<'_> {
+        CompletionRing::new(&mut self.completion)
     }
 }
 
@@ -77,30 +80,31 @@ impl Socket {
     /// Opens the descriptor level. Sockets that share the queue wait meanwhile.
     pub fn rings(&mut self) -> Rings<'_> {
         let Self { receiver, sender } = self;
-        let core = &*receiver.core;
-        let (filled, sending) = (&core.queue.filled, &core.queue.sending);
+        // Each half's own: they can be of two sockets, by `split_mut`.
+        let (reads, writes) = (&*receiver.core, &*sender.core);
+        let (filled, sending) = (&reads.queue.filled, &writes.queue.sending);
         let rx = receiver.rx.as_mut().map(|ring| {
-            RxRing::new(Counted::boxed(Box::new(ring), |frames| {
+            Counted::boxed(Box::new(ring), |frames| {
                 filled.sub(frames);
-                core.umem.counts().detach(frames.cast_signed());
-            }))
+                reads.umem.counts().detach(frames.cast_signed());
+            })
         });
         let tx = sender.tx.as_mut().map(|ring| {
-            TxRing::new(Counted::boxed(Box::new(ring), |frames| {
+            Counted::boxed(Box::new(ring), |frames| {
                 sending.add(frames);
-                core.umem.counts().detach(-frames.cast_signed());
-            }))
+                writes.umem.counts().detach(-frames.cast_signed());
+            })
         });
-        let fill = receiver.fill.borrow(&core.queue);
-        let fill = FillRing::new(Counted::boxed(fill, |frames| {
+        let fill = receiver.fill.borrow(&reads.queue);
+        let fill = Counted::boxed(fill, |frames| {
             filled.add(frames);
-            core.umem.counts().detach(-frames.cast_signed());
-        }));
-        let completion = sender.completion.borrow(&core.queue);
-        let completion = CompletionRing::new(Counted::boxed(completion, |frames| {
+            reads.umem.counts().detach(-frames.cast_signed());
+        });
+        let completion = sender.completion.borrow(&writes.queue);
+        let completion = Counted::boxed(completion, |frames| {
             sending.sub(frames);
-            core.umem.counts().detach(frames.cast_signed());
-        }));
+            writes.umem.counts().detach(frames.cast_signed());
+        });
         Rings { rx, tx, fill, completion }
     }
 }
@@ -124,16 +128,13 @@ impl<T: Pod> Positioned for Consumer<T> {
 
 /// A borrowed ring: at the end it is settled by how many frames the audit has to move.
 struct Counted<'a, R: Positioned, S: FnMut(u32)> {
-    ring: Box<dyn DerefMut<Target = R> + 'a>,
+    ring: Access<'a, R>,
     before: u32,
     settle: S,
 }
 
 impl<'a, R: Positioned + 'a, S: FnMut(u32) + 'a> Counted<'a, R, S> {
-    fn boxed(
-        ring: Box<dyn DerefMut<Target = R> + 'a>,
-        settle: S,
-    ) -> Box<dyn DerefMut<Target = R> + 'a> {
+    fn boxed(ring: Access<'a, R>, settle: S) -> Access<'a, R> {
         let before = ring.position();
         Box::new(Self { ring, before, settle })
     }

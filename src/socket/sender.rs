@@ -110,9 +110,10 @@ impl Sender {
     /// As [`Socket::wait`](super::Socket::wait).
     pub fn wait(&mut self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
         let core = self.core.clone();
+        let timeout = timeout.into();
+        wait::possible(&core, Interest::WRITABLE, Interest::of(false, self.tx.is_some()), timeout)?;
         // Its own, so that `look` can borrow the rest.
         let mut link = std::mem::replace(&mut self.link, Link::new());
-        let timeout = timeout.into();
         let ready = wait::wait(&core, &mut link, Interest::WRITABLE, timeout, || self.look());
         self.link = link;
         ready.map(Ready::writable)
@@ -257,7 +258,7 @@ fn reap(
 
 impl AsFd for Sender {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.core.endpoint.as_fd()
+        self.core.give_out_fd()
     }
 }
 

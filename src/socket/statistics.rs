@@ -35,7 +35,8 @@ pub struct Statistics {
     /// Descriptors and completions from the kernel that lie outside the UMEM, not followed. A packet of
     /// several frames is dropped whole for one such descriptor.
     pub lost: u64,
-    /// System calls made to wake the receiving side, those that asked for the link included.
+    /// System calls made to wake the receiving side. Those that only ask for the link, twice a second
+    /// while somebody waits, are not counted.
     pub wakeups_rx: u64,
     /// System calls made to wake the sending side.
     pub wakeups_tx: u64,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::core::Core;
-use crate::{Batch, Result, Step};
+use crate::{Batch, ErrorKind, Result, Step};
 
 /// How long a dead link may go unnoticed: `poll` is silent when the interface goes down or is deleted,
 /// so it is asked for this often.
@@ -34,6 +34,11 @@ impl Interest {
     /// packets, packets once it is empty.
     pub fn for_batch(batch: &Batch) -> Self {
         if batch.is_empty() { Self::READABLE } else { Self::WRITABLE }
+    }
+
+    /// What a socket with these rings can wait for.
+    pub(super) fn of(rx: bool, tx: bool) -> Self {
+        Self { readable: rx, writable: tx }
     }
 
     /// Whether it includes packets to receive.
@@ -116,6 +121,26 @@ impl Link {
             _ => Ok(()),
         }
     }
+}
+
+/// Refuses to wait for ever for what can never come.
+pub(super) fn possible(
+    core: &Core,
+    interest: Interest,
+    can: Interest,
+    timeout: Option<Duration>,
+) -> Result<()> {
+    if timeout.is_some() || interest.readable && can.readable || interest.writable && can.writable {
+        return Ok(());
+    }
+    let error = if interest.readable {
+        core.error(Step::Wait, ErrorKind::Unsupported, "the socket only sends")
+            .hint("wait for Interest::WRITABLE, or open it without `send_only`")
+    } else {
+        core.error(Step::Wait, ErrorKind::Unsupported, "the socket only receives")
+            .hint("wait for Interest::READABLE, or open it without `receive_only`")
+    };
+    Err(error)
 }
 
 /// Waits until `look` finds something, or the time is up.

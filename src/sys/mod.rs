@@ -23,3 +23,22 @@ pub(crate) fn page_size() -> usize {
         .and_then(|size| size.try_into().ok())
         .unwrap_or(4096)
 }
+
+/// Bytes in a huge page of the default size.
+pub(crate) fn huge_page_size() -> std::io::Result<usize> {
+    let info = std::fs::read_to_string("/proc/meminfo")?;
+    info.lines()
+        .find_map(|line| {
+            line.strip_prefix("Hugepagesize:")?.trim().strip_suffix(" kB")?.parse().ok()
+        })
+        .map(|kilobytes: usize| kilobytes * 1024)
+        .ok_or_else(|| std::io::ErrorKind::Unsupported.into())
+}
+
+/// `membarrier(MEMBARRIER_CMD_GLOBAL)`: returns once every RCU reader that was at work in the kernel has
+/// finished. Linux 4.3; refused on a kernel that runs with `nohz_full`.
+pub(crate) fn wait_for_rcu() -> std::io::Result<()> {
+    // SAFETY: no memory is passed.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -618,7 +618,7 @@ impl Batch {
             self.drop_frames_in::<false>(geometry, from);
         }
         self.descs.truncate(from);
-        self.note();
+        self.forget_front(0);
     }
 
     fn drop_frames_in<const UNALIGNED: bool>(&mut self, geometry: Geometry, from: usize) {
@@ -644,7 +644,11 @@ impl Batch {
         }
         let mut frames = 0;
         for _ in 0..packets {
-            frames += first_packet(&self.descs()[frames..]);
+            let next = first_packet(&self.descs()[frames..]);
+            if next == 0 {
+                break;
+            }
+            frames += next;
         }
         frames
     }

@@ -19,7 +19,9 @@ pub fn detach(batch: &mut Batch) -> Vec<u64> {
 /// # Safety
 ///
 /// Each frame is the caller's: it came out of [`detach`], or out of an RX or Completion ring at the
-/// descriptor level, and was neither attached nor handed to the kernel since.
+/// descriptor level, and was neither attached nor handed to the kernel since. The
+/// [`Rings`](crate::socket::Rings) that it came out of are or will be dropped, not forgotten: until then
+/// the socket counts the frame among the kernel's.
 pub unsafe fn attach(umem: &Umem, frames: &[u64]) {
     let geometry = umem.geometry();
     let bases: Vec<u64> = frames

@@ -1,6 +1,6 @@
 //! Free frames: the pool that all share, and the cache that each half of a socket has.
 
-use super::{Batch, Place, Taken, Umem, to_u32};
+use super::{Batch, Held, Place, Taken, Umem, to_u32};
 use crate::{
     ring::{Peeked, Producer, Reserved},
     sync::{AtomicU32, Mutex, Ordering, lock},
@@ -238,6 +238,12 @@ impl<'a> Prefilled<'a> {
 
     pub(crate) fn frames(&self) -> &[u64] {
         &self.frames
+    }
+
+    /// The socket is bound, and will not be used: the frames are held until the kernel has let go.
+    pub(crate) fn quarantine(mut self, ifindex: u32, queue: u32) {
+        let known = std::mem::take(&mut self.frames);
+        self.umem.quarantine(Held { ifindex, queue, known, unknown: 0 });
     }
 
     /// The socket is bound, and the frames are the kernel's; returns how many.

@@ -3,7 +3,10 @@
 use std::{any::Any, fmt, mem, ptr::NonNull};
 
 use super::physical_memory;
-use crate::{Error, ErrorKind, Result, Step, sys::mapping::Mapping};
+use crate::{
+    Error, ErrorKind, Result, Step,
+    sys::{self, mapping::Mapping},
+};
 
 /// The pages that a UMEM's memory is on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -113,9 +116,8 @@ impl Memory {
 }
 
 fn huge(len: usize) -> std::io::Result<Mapping> {
-    // munmap wants whole huge pages. 2 MiB on x86 and most arm64; a larger default rounds up itself.
-    const HUGE_PAGE: usize = 2 << 20;
-    Mapping::anonymous(len.next_multiple_of(HUGE_PAGE), true)
+    // munmap wants whole huge pages.
+    Mapping::anonymous(len.next_multiple_of(sys::huge_page_size()?), true)
 }
 
 fn transparent(len: usize) -> std::io::Result<Mapping> {
