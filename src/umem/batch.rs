@@ -510,9 +510,12 @@ impl Batch {
         }
         let (before, after) = slots.unwritten();
         let mut empty = 0;
-        for (desc, to) in self.descs()[..count].iter().zip(before.iter_mut().chain(after)) {
-            empty |= u64::from(desc.len).wrapping_sub(1);
-            to.write(*desc);
+        let (first, second) = self.descs()[..count].split_at(count.min(before.len()));
+        for (from, to) in [(first, before), (second, after)] {
+            for (desc, to) in from.iter().zip(to) {
+                empty |= u64::from(desc.len).wrapping_sub(1);
+                to.write(*desc);
+            }
         }
         if empty >> 63 != 0 {
             return None;
@@ -523,7 +526,7 @@ impl Batch {
                 unsafe { requests.submit(self.memory(), self.umem.geometry(), desc) };
             }
         }
-        // SAFETY: written in the loop above. The batch owns the frames, each lies in its chunk, and
+        // SAFETY: written in the loops above. The batch owns the frames, each lies in its chunk, and
         // the caller takes them from it before anything else can touch it.
         unsafe { slots.assume_written(count) };
         Some(count)

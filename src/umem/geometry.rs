@@ -265,8 +265,12 @@ impl Geometry {
     /// As [`base`](Self::base), where the mode has been asked for once for many addresses.
     #[inline]
     pub(crate) fn base_in<const UNALIGNED: bool>(&self, address: u64) -> u64 {
-        let address = Self::plain::<UNALIGNED>(address);
-        address - self.offset_in::<UNALIGNED>(address)
+        if UNALIGNED {
+            let address = Self::plain::<true>(address);
+            address - self.offset_in::<true>(address)
+        } else {
+            address & !self.mask()
+        }
     }
 
     /// The first address of the chunk in which this one lies.
