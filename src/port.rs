@@ -50,6 +50,7 @@ pub struct PortConfig {
     rules: Rules,
     queues: Option<Vec<QueueId>>,
     attach: AttachMode,
+    multi_buffer: bool,
     frags: bool,
     vlan_tags: VlanTags,
     deferral: Option<Deferral>,
@@ -73,6 +74,7 @@ impl PortConfig {
             rules: Rules::none(),
             queues: None,
             attach: AttachMode::Auto,
+            multi_buffer: false,
             frags: false,
             vlan_tags: VlanTags::default(),
             deferral: None,
@@ -107,8 +109,34 @@ impl PortConfig {
         self
     }
 
-    /// Attaches the variant of the program that takes packets of several buffers: needed in native mode
-    /// where the MTU is above about 3.4 KB.
+    /// Packets longer than a frame, as on links with jumbo frames: sockets with
+    /// [multi-buffer](SocketConfig::multi_buffer), and the program that goes with them. A socket
+    /// configuration with multi-buffer does the same. Linux 6.6.
+    ///
+    /// ```no_run
+    /// use xskit::{Interest, PortConfig, Rules};
+    ///
+    /// let config = PortConfig::new("eth0").rules(Rules::udp_port(4242)).multi_buffer(true);
+    /// let mut port = config.open()?;
+    /// let mut socket = port.take_queue(0)?;
+    /// let mut batch = port.umem().batch(64); // of frames: a packet of 9000 bytes has three
+    /// socket.wait(Interest::READABLE, None)?;
+    /// socket.recv(&mut batch)?;
+    /// for packet in batch.packets() {
+    ///     let bytes: usize = packet.frames().map(<[u8]>::len).sum();
+    ///     assert_eq!(bytes, packet.len());
+    /// }
+    /// # Ok::<(), xskit::Error>(())
+    /// ```
+    #[doc(alias = "XDP_USE_SG")]
+    pub fn multi_buffer(mut self, on: bool) -> Self {
+        self.multi_buffer = on;
+        self
+    }
+
+    /// Attaches the variant of the program that takes packets of several buffers, without
+    /// [multi-buffer](Self::multi_buffer) sockets: for packets that pass to the kernel's stack on an
+    /// interface whose MTU is above about 3.4 KB. Those longer than a frame do not reach a socket.
     pub fn frags(mut self, on: bool) -> Self {
         self.frags = on;
         self
@@ -224,7 +252,8 @@ impl PortConfig {
             None => self.make_umem(queues.len(), &config)?,
         };
         let sockets = facts.queues.maximum.unwrap_or(0).max(facts.queues.active);
-        let options = ProgramOptions { frags: self.frags, sockets, vlan_tags: self.vlan_tags };
+        let frags = self.frags || config.is_multi_buffer();
+        let options = ProgramOptions { frags, sockets, vlan_tags: self.vlan_tags };
         let program = Program::attach(&interface, &self.rules, self.attach, &options)?;
         interface.carrier_wait(CARRIER)?;
         let (sockets, readers) = (BTreeMap::new(), BTreeMap::new());
@@ -282,7 +311,8 @@ impl PortConfig {
     }
 
     fn socket_config(&self, facts: &Facts) -> SocketConfig {
-        let config = self.socket.clone();
+        let several = self.multi_buffer || self.socket.is_multi_buffer();
+        let config = self.socket.clone().multi_buffer(several);
         let Some(rx) = config.rx_size() else { return config };
         let fill = RingSize::at_least(facts.rx_ring.unwrap_or(0).saturating_add(rx.get()));
         let fill = fill.max(config.fill_size());

@@ -41,6 +41,7 @@ pub(crate) struct Core {
 #[repr(align(128))]
 pub(super) struct RxCounters {
     pub(super) received: Counter,
+    pub(super) oversized: Counter,
     pub(super) lost: Counter,
     pub(super) wakeups: Counter,
     pub(super) spared: Counter,

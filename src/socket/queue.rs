@@ -12,7 +12,7 @@ use super::{SocketConfig, endpoint::Endpoint};
 use crate::{
     ring::{Consumer, Indices, Producer, RingSize},
     sync::{Arc, AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, lock},
-    umem::{Held, Holder, Tally, Umem, to_u32},
+    umem::{Held, Holder, Tally, Timestamps, Umem, to_u32},
 };
 
 /// What is common to all sockets of a queue; gone with the last of them.
@@ -29,6 +29,8 @@ pub(crate) struct Queue {
     pub(super) filled: Outstanding,
     /// Frames given to the kernel to send, and not completed yet.
     pub(super) sending: Outstanding,
+    /// When packets were sent for which that was asked.
+    pub(super) timestamps: Mutex<Timestamps>,
     /// The rings, while no sole socket has them.
     fill: Mutex<Option<Producer<u64>>>,
     completion: Mutex<Option<Consumer<u64>>>,
@@ -57,6 +59,7 @@ impl Queue {
             completion_level: Some(completion.clone()),
             filled: Outstanding::default(),
             sending: Outstanding::default(),
+            timestamps: Mutex::new(Timestamps::new(config.completion.get())),
             fill: Mutex::default(),
             completion: Mutex::default(),
             exposed: AtomicBool::new(false),

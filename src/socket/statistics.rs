@@ -6,7 +6,7 @@ use super::{Receiver, Sender, Socket, core::Core};
 use crate::{
     Error, Result, Step,
     ring::Indices,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, lock},
 };
 
 /// What happened on a socket since it was opened: what the kernel counted, and what we did.
@@ -35,6 +35,8 @@ pub struct Statistics {
     pub kernel: KernelStatistics,
     /// Packets received into batches.
     pub received: u64,
+    /// Packets of more frames than the batch given to `recv` can ever hold: dropped.
+    pub rx_oversized: u64,
     /// Frames given to the kernel to send. Counted at submission, not at completion.
     pub sent: u64,
     /// Frames that came back from the kernel after sending.
@@ -42,9 +44,13 @@ pub struct Statistics {
     /// Packets that the kernel dropped in copy mode when it was called to send (EBUSY). It completes
     /// their frames, and moves none of its counters.
     pub tx_dropped: u64,
-    /// Packets without bytes: not submitted, since the kernel would refuse them.
+    /// Packets with a frame without bytes, or with more frames than
+    /// [`Mode::max_frames`](super::Mode::max_frames): not submitted, since the kernel would refuse them.
     pub tx_refused: u64,
-    /// Descriptors and completions from the kernel that lie outside the UMEM, not followed.
+    /// Times of sending that nobody took before the next ones came.
+    pub timestamps_lost: u64,
+    /// Descriptors and completions from the kernel that lie outside the UMEM, not followed. A packet of
+    /// several frames is dropped whole for one such descriptor.
     pub lost: u64,
     /// System calls made to wake the receiving side. Those that only ask for the link, twice a second
     /// while somebody waits, are not counted.
@@ -185,10 +191,12 @@ impl Core {
                 tx_ring_empty_descs: newer(kernel.tx_ring_empty_descs),
             },
             received: self.rx.received.get(),
+            rx_oversized: self.rx.oversized.get(),
             sent: self.tx.sent.get(),
             completed: self.tx.completed.get(),
             tx_dropped: self.tx.dropped.get(),
             tx_refused: self.tx.refused.get(),
+            timestamps_lost: lock(&self.queue.timestamps).lost,
             lost: self.rx.lost.get() + self.tx.lost.get(),
             wakeups_rx: self.rx.wakeups.get(),
             wakeups_tx: self.tx.wakeups.get(),

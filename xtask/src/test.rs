@@ -74,6 +74,11 @@ const SUITES: &[Suite] = &[
         &["--package", "xskit", "--test", "veth_traffic", "--all-features"],
     ),
     Suite::new(
+        "datapath",
+        Needs::Root,
+        &["--package", "xskit", "--test", "veth_datapath", "--all-features"],
+    ),
+    Suite::new(
         "lifecycle",
         Needs::Root,
         &["--package", "xskit", "--test", "veth_lifecycle", "--all-features"],

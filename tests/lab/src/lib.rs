@@ -31,4 +31,4 @@ pub use numbered::{Checker, Numbered, Tally, Verdict};
 pub use raw::RawPort;
 pub use sys::die_with_parent;
 pub use topology::{Chain, Lab, LabConfig};
-pub use xdp::{Xdp, XdpAction, XdpMode};
+pub use xdp::{METADATA, Xdp, XdpAction, XdpMode};
