@@ -67,6 +67,10 @@ pub enum Step {
     Statistics,
     /// Changing an interface's offload, and back.
     Offload,
+    /// Holding an interface's interrupts back, and no more.
+    Defer,
+    /// Bringing packets to an interface or to a queue of it, and no more.
+    Steer,
 }
 
 impl fmt::Display for Step {
@@ -90,6 +94,8 @@ impl fmt::Display for Step {
             Self::Wait => "wait",
             Self::Statistics => "read socket statistics",
             Self::Offload => "change offload",
+            Self::Defer => "defer interrupts",
+            Self::Steer => "steer packets",
         })
     }
 }
@@ -243,7 +249,10 @@ impl fmt::Display for Error {
         }
         match (interface, queue) {
             (Some(interface), Some(_)) => write!(f, " of {interface}")?,
-            (Some(interface), None) => write!(f, " {interface}")?,
+            (Some(interface), None) if matches!(step, Step::Configure | Step::Interface) => {
+                write!(f, " {interface}")?;
+            }
+            (Some(interface), None) => write!(f, " on {interface}")?,
             (None, _) => {}
         }
         if let Some(asked) = asked {
@@ -273,11 +282,8 @@ impl fmt::Debug for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source.as_ref().map(|source| source as _)
-    }
-}
+// No `source`: the line has the errno already, and whoever prints the chain would print it twice.
+impl std::error::Error for Error {}
 
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
@@ -304,5 +310,13 @@ mod tests {
         );
         assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(std::error::Error::source(&error).is_none(), "the errno is in the line");
+    }
+
+    #[test]
+    fn without_a_queue_it_reads_as_well() {
+        let of = |step| Error::new(step, ErrorKind::LinkDown, "why").on("eth0").to_string();
+        assert_eq!(of(Step::AttachProgram), "attach XDP program on eth0: why");
+        assert_eq!(of(Step::Interface), "look at interface eth0: why");
     }
 }

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 use crate::{
     AttachMode, Attached, ChunkSize, Counters, Error, ErrorKind, Facts, Interface, Pages, Program,
     ProgramOptions, QueueId, Result, RingSize, Rules, Socket, SocketConfig, Step, Umem, UmemConfig,
-    program::VlanTags,
+    interface::{Deferral, Promiscuous, Spread},
+    program::{FlowRules, VlanTags},
+    snapshot::{Snapshot, SocketSnapshot},
+    socket::StatisticsReader,
 };
 
 /// How long a link may take to come back after a program was attached: some NICs reset it then.
@@ -13,6 +16,20 @@ const CARRIER: Duration = Duration::from_secs(30);
 
 /// Frames per queue beyond what its rings hold.
 const FRAMES_AT_HAND: u32 = 2048;
+
+/// How packets are brought to a port's queues, in the NIC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Steering {
+    /// As the NIC does it: those that arrive on queues without a socket go to the kernel's stack.
+    #[default]
+    Unchanged,
+    /// RSS spreads all packets over the port's queues alone: [`Spread`].
+    Spread,
+    /// Flow rules bring the packets of the port's rules to its queues, a queue for each rule, in turn; all
+    /// others stay as they are: [`FlowRules`]. Later [`set_rules`](Port::set_rules) do not change them.
+    Flows,
+}
 
 /// What a [`Port`] shall be.
 ///
@@ -34,8 +51,12 @@ pub struct PortConfig {
     queues: Option<Vec<QueueId>>,
     attach: AttachMode,
     pin: Option<PathBuf>,
+    multi_buffer: bool,
     frags: bool,
     vlan_tags: VlanTags,
+    deferral: Option<Deferral>,
+    promiscuous: bool,
+    steering: Steering,
     socket: SocketConfig,
     umem: Option<Umem>,
     frames: Option<u32>,
@@ -55,8 +76,12 @@ impl PortConfig {
             queues: None,
             attach: AttachMode::Auto,
             pin: None,
+            multi_buffer: false,
             frags: false,
             vlan_tags: VlanTags::default(),
+            deferral: None,
+            promiscuous: false,
+            steering: Steering::Unchanged,
             socket: SocketConfig::default(),
             umem: None,
             frames: None,
@@ -96,8 +121,34 @@ impl PortConfig {
         self
     }
 
-    /// Attaches the variant of the program that takes packets of several buffers: needed in native mode
-    /// where the MTU is above about 3.4 KB.
+    /// Packets longer than a frame, as on links with jumbo frames: sockets with
+    /// [multi-buffer](SocketConfig::multi_buffer), and the program that goes with them. A socket
+    /// configuration with multi-buffer does the same. Linux 6.6.
+    ///
+    /// ```no_run
+    /// use xskit::{Interest, PortConfig, Rules};
+    ///
+    /// let config = PortConfig::new("eth0").rules(Rules::udp_port(4242)).multi_buffer(true);
+    /// let mut port = config.open()?;
+    /// let mut socket = port.take_queue(0)?;
+    /// let mut batch = port.umem().batch(64); // of frames: a packet of 9000 bytes has three
+    /// socket.wait(Interest::READABLE, None)?;
+    /// socket.recv(&mut batch)?;
+    /// for packet in batch.packets() {
+    ///     let bytes: usize = packet.frames().map(<[u8]>::len).sum();
+    ///     assert_eq!(bytes, packet.len());
+    /// }
+    /// # Ok::<(), xskit::Error>(())
+    /// ```
+    #[doc(alias = "XDP_USE_SG")]
+    pub fn multi_buffer(mut self, on: bool) -> Self {
+        self.multi_buffer = on;
+        self
+    }
+
+    /// Attaches the variant of the program that takes packets of several buffers, without
+    /// [multi-buffer](Self::multi_buffer) sockets: for packets that pass to the kernel's stack on an
+    /// interface whose MTU is above about 3.4 KB. Those longer than a frame do not reach a socket.
     pub fn frags(mut self, on: bool) -> Self {
         self.frags = on;
         self
@@ -106,6 +157,29 @@ impl PortConfig {
     /// Whether VLAN tags are visible, for rules on them.
     pub fn vlan_tags(mut self, tags: VlanTags) -> Self {
         self.vlan_tags = tags;
+        self
+    }
+
+    /// Holds the interrupts of the port's queues back, until the port and all of its sockets are dropped.
+    #[doc(alias = "napi_defer_hard_irqs")]
+    pub fn defer_interrupts(mut self, deferral: Deferral) -> Self {
+        self.deferral = Some(deferral);
+        self
+    }
+
+    /// Receives frames for any MAC address, until the port and all of its sockets are dropped, or the process
+    /// ends. See [`Promiscuous`].
+    pub fn promiscuous(mut self, on: bool) -> Self {
+        self.promiscuous = on;
+        self
+    }
+
+    /// Brings packets to the port's queues in the NIC, until the port and all of its sockets are dropped. The
+    /// remedy where only some queues are opened and packets arrive on the others.
+    #[doc(alias = "RSS")]
+    #[doc(alias = "ntuple")]
+    pub fn steer(mut self, steering: Steering) -> Self {
+        self.steering = steering;
         self
     }
 
@@ -171,9 +245,10 @@ impl PortConfig {
     ///
     /// # Errors
     ///
-    /// As [`Interface::by_name`], [`Program::attach`] and [`Socket::open`], and where it is to be pinned
-    /// [`Program::pin`] and [`Program::from_pin`]. Nothing stays open or mapped, nor attached, except for
-    /// a program that was pinned.
+    /// As [`Interface::by_name`], [`Program::attach`], [`Socket::open`], and what else was asked for, such as
+    /// [`Program::pin`], [`Program::from_pin`], [`Deferral::apply`], [`Promiscuous::on`], [`Spread::over`] and
+    /// [`FlowRules::install`]. Nothing stays open or mapped, nor attached, except for a program that was
+    /// pinned.
     pub fn open(self) -> Result<Port> {
         let interface = Interface::by_name(&self.interface)?;
         // Before attaching: virtio_net adds queues then, and on those a zero-copy socket is unsafe.
@@ -190,7 +265,8 @@ impl PortConfig {
             None => self.make_umem(queues.len(), &config)?,
         };
         let sockets = facts.queues.maximum.unwrap_or(0).max(facts.queues.active);
-        let options = ProgramOptions { frags: self.frags, sockets, vlan_tags: self.vlan_tags };
+        let frags = self.frags || config.is_multi_buffer();
+        let options = ProgramOptions { frags, sockets, vlan_tags: self.vlan_tags };
         let program = match &self.pin {
             None => Program::attach(&interface, &self.rules, self.attach, &options)?,
             Some(directory) => {
@@ -198,12 +274,29 @@ impl PortConfig {
             }
         };
         interface.carrier_wait(CARRIER)?;
-        let mut port = Port { sockets: BTreeMap::new(), queues, umem, program, interface };
+        let (sockets, readers) = (BTreeMap::new(), BTreeMap::new());
+        let mut port = Port { sockets, readers, program, queues, umem, interface };
         for queue in port.queues.clone() {
             let mut socket = Socket::open(&port.umem, &port.interface, queue, &config)?;
             socket.keep(port.program.attachment());
             socket.join(port.program.socket_map())?;
+            port.readers.insert(queue, socket.statistics_reader());
             port.sockets.insert(queue, socket);
+        }
+        if self.promiscuous {
+            port.program.keep(Promiscuous::on(&port.interface)?);
+        }
+        // Last: attaching and binding reset these, and make new NAPI instances, in some drivers.
+        match self.steering {
+            Steering::Unchanged => {}
+            Steering::Spread => port.program.keep(Spread::over(&port.interface, &port.queues)?),
+            Steering::Flows => {
+                let flows = FlowRules::install(&port.interface, &self.rules, &port.queues)?;
+                port.program.keep(flows);
+            }
+        }
+        if let Some(deferral) = self.deferral {
+            port.program.keep(deferral.apply_to(&port.interface, &port.queues)?);
         }
         Ok(port)
     }
@@ -236,7 +329,8 @@ impl PortConfig {
     }
 
     fn socket_config(&self, facts: &Facts) -> SocketConfig {
-        let config = self.socket.clone();
+        let several = self.multi_buffer || self.socket.is_multi_buffer();
+        let config = self.socket.clone().multi_buffer(several);
         let Some(rx) = config.rx_size() else { return config };
         let fill = RingSize::at_least(facts.rx_ring.unwrap_or(0).saturating_add(rx.get()));
         let fill = fill.max(config.fill_size());
@@ -284,6 +378,7 @@ impl PortConfig {
 pub struct Port {
     // Sockets first, then the program.
     sockets: BTreeMap<QueueId, Socket>,
+    readers: BTreeMap<QueueId, StatisticsReader>,
     program: Program,
     queues: Vec<QueueId>,
     umem: Umem,
@@ -368,6 +463,26 @@ impl Port {
     /// If the kernel does not give them.
     pub fn counters(&self) -> Result<Counters> {
         self.program.counters()
+    }
+
+    /// What every layer has counted, in one: the program, the kernel, the sockets with their rings, taken or
+    /// not, and the frames by place. From any thread, while others receive and send.
+    ///
+    /// ```no_run
+    /// # let port = xskit::Port::open("eth0", xskit::Rules::udp_port(4242))?;
+    /// println!("{}", port.snapshot()?);
+    /// # Ok::<(), xskit::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the kernel does not give its counters.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        let mut sockets = Vec::new();
+        for (&queue, reader) in &self.readers {
+            sockets.extend(reader.read()?.map(|statistics| SocketSnapshot { queue, statistics }));
+        }
+        Ok(Snapshot { counters: self.counters()?, sockets, frames: self.umem.audit() })
     }
 }
 

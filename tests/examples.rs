@@ -209,10 +209,11 @@ fn l2fwd_takes_what_rules_say_and_no_more() {
 fn l2fwd_runs_in_every_style() {
     let Some(lab) = Lab::for_test() else { return };
     let mut raw = lab.raw().unwrap();
-    let styles: [&[&str]; 6] = [
+    let styles: [&[&str]; 7] = [
         &["--spin"],
         &["--need-wakeup", "off"],
         &["--busy-poll", "--cpu", "0"],
+        &["--defer", "--busy-poll"],
         // Rings that are full all the time, and no frame to spare.
         &["--tx-ring", "1", "--completion-ring", "1", "--batch", "16"],
         &["--rx-ring", "256", "--fill-ring", "512", "--frames", "1024", "--batch", "512"],
@@ -222,6 +223,7 @@ fn l2fwd_runs_in_every_style() {
         let (l2fwd, ports) =
             Running::l2fwd(lab.near.netns(), &[&["near0", "--all"], style].concat());
         assert_eq!(ports[0]["need_wakeup"], style[0] != "--need-wakeup", "{style:?}");
+        assert_eq!(ports[0]["busy_poll"], style.contains(&"--busy-poll"), "{style:?}");
         reflects(&lab, &mut raw, PORT, 1000);
         let end = l2fwd.end();
         assert_eq!(end["queues"][0]["sent"], 1000, "{style:?}: {end}");
@@ -513,6 +515,43 @@ fn l2fwd_refuses_what_cannot_be() {
     refused(netns, &["near0", "--rule", "port=1"], &["port", "destination-port"]);
     refused(netns, &["lo", "--all", "--mode", "native"], &["lo"]);
     assert_eq!(lab.near.xdp_program().unwrap(), None);
+}
+
+#[test]
+fn l2fwd_waits_for_a_carrier_until_it_is_told_to_end() {
+    let Some(lab) = Lab::for_test() else { return };
+    lab.far.down().unwrap();
+    let netns = lab.near.netns();
+    let mut l2fwd = Running::start(netns, "l2fwd", &["near0", "--all", "--json"]);
+    assert!(l2fwd.lines.recv_timeout(Duration::from_millis(500)).is_err(), "it has started");
+    let asked = Instant::now();
+    l2fwd.signal(Signal::SIGTERM);
+    assert!(!l2fwd.status().success());
+    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    let words = l2fwd.words();
+    assert!(words.contains("near0 has no carrier") && words.contains("ended"), "{words}");
+    let l2fwd = Running::start(netns, "l2fwd", &["near0", "--all", "--json"]);
+    assert!(l2fwd.lines.recv_timeout(Duration::from_millis(500)).is_err(), "it has started");
+    lab.far.up().unwrap();
+    assert!(l2fwd.event("start").is_some());
+    l2fwd.end();
+}
+
+#[test]
+fn l2fwd_attaches_where_the_user_knows_better() {
+    let Some(lab) = Lab::for_test() else { return };
+    let netns = lab.near.netns();
+    let vlan = ["near0", "--rule", "vlan=5"];
+    refused(netns, &vlan, &["VLAN"]);
+    let (l2fwd, _) = Running::l2fwd(netns, &[&vlan[..], &["--vlan-tags-visible"]].concat());
+    l2fwd.end();
+    for end in [&lab.near, &lab.far] {
+        end.set_mtu(9000).unwrap();
+    }
+    let native = ["near0", "--udp-port", "4242", "--mode", "native"];
+    refused(netns, &native, &["MTU"]);
+    let (l2fwd, _) = Running::l2fwd(netns, &[&native[..], &["--frags"]].concat());
+    l2fwd.end();
 }
 
 #[test]

@@ -727,7 +727,7 @@ fn maps_of_another_type_are_refused() {
     if !require(Need::Bpf) {
         return;
     }
-    let mut ebpf = aya::Ebpf::load(include_bytes!("../bpf/xskit.bpf.o")).unwrap();
+    let mut ebpf = aya::Ebpf::load(include_bytes!("../src/program/xskit.bpf.o")).unwrap();
     let Some(aya::maps::Map::HashMap(data)) = ebpf.take_map("VLANS") else {
         panic!("a table of rules is a hash")
     };
@@ -753,7 +753,7 @@ fn maps_of_other_programs_by_pin_and_by_aya() {
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
         mount(Some("bpffs"), "/mnt", Some("bpf"), MsFlags::empty(), none).unwrap();
 
-        let mut ebpf = aya::Ebpf::load(include_bytes!("../bpf/xskit.bpf.o")).unwrap();
+        let mut ebpf = aya::Ebpf::load(include_bytes!("../src/program/xskit.bpf.o")).unwrap();
         ebpf.map("SOCKETS").unwrap().pin("/mnt/sockets").unwrap();
         ebpf.map("VLANS").unwrap().pin("/mnt/vlans").unwrap();
         let error = SocketMap::from_pin("/mnt/vlans").unwrap_err();
@@ -776,7 +776,7 @@ fn truncated_and_corrupt_objects_are_refused() {
         return;
     }
     let options = ProgramOptions::default();
-    let whole = include_bytes!("../bpf/xskit.bpf.o");
+    let whole = include_bytes!("../src/program/xskit.bpf.o");
     let load = |object: &[u8]| Loaded::from_object(object, &Rules::udp_port(1), &options);
     load(whole).unwrap();
     for length in (0..whole.len()).step_by(499).chain([1, 63, 64, whole.len() - 1]) {

@@ -9,6 +9,7 @@ use nix::{
 };
 use xskit::{
     AttachMode, ChunkSize, CopyMode, Interface, Pages, RingSize, Rule, Rules, SocketConfig,
+    interface::Deferral, program::VlanTags, socket::BusyPoll,
 };
 
 use crate::Failure;
@@ -56,6 +57,10 @@ struct PacketOptions {
     /// Fields: ether-type, vlan, protocol, source, destination, source-port, destination-port.
     #[arg(long, value_name = "RULE")]
     rule: Vec<Rule>,
+    /// Allow rules on VLANs where the driver may keep the tag beside the packet, out of their sight: you
+    /// have switched that off.
+    #[arg(long, requires = "rule")]
+    vlan_tags_visible: bool,
 }
 
 /// How the sockets shall be.
@@ -68,6 +73,10 @@ struct SocketOptions {
     /// Where the XDP program runs: in the driver, or in the kernel's generic receive path.
     #[arg(long, value_enum, default_value_t = Mode::Auto)]
     mode: Mode,
+    /// Attach the program that accepts packets of several buffers, which an MTU above about 3.4 KB
+    /// takes (Linux 6.6). Packets longer than a chunk are dropped.
+    #[arg(long)]
+    frags: bool,
     /// Copy packets between the kernel's buffers and the UMEM, also where zero-copy is possible.
     #[arg(long, conflicts_with = "zero_copy")]
     copy: bool,
@@ -123,13 +132,16 @@ pub(crate) struct RunOptions {
     #[arg(long)]
     pub(crate) spin: bool,
     /// Let the threads run the driver's receive loop, this many microseconds at a time
-    /// (SO_PREFER_BUSY_POLL, SO_BUSY_POLL; Linux 5.11). See also napi_defer_hard_irqs and
-    /// gro_flush_timeout in the kernel's documentation.
+    /// (SO_PREFER_BUSY_POLL, SO_BUSY_POLL; Linux 5.11). Together with `--defer` they replace interrupts.
     #[arg(long, value_name = "MICROSECONDS", num_args = 0..=1, default_missing_value = "20")]
-    pub(crate) busy_poll: Option<usize>,
+    busy_poll: Option<u64>,
     /// Packets for each round of the driver's receive loop (SO_BUSY_POLL_BUDGET).
     #[arg(long, value_name = "N", default_value_t = 64, requires = "busy_poll")]
-    pub(crate) busy_poll_budget: usize,
+    busy_poll_budget: u32,
+    /// Hold the driver's interrupts back for this many microseconds while packets are few, until the
+    /// end (napi_defer_hard_irqs, gro_flush_timeout).
+    #[arg(long, value_name = "MICROSECONDS", num_args = 0..=1, default_missing_value = "200")]
+    defer: Option<u64>,
     /// CPUs to pin the threads to, in turn: `2,3`. There is a thread for each queue that receives.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cpu: Vec<usize>,
@@ -226,12 +238,25 @@ impl Options {
         Some(self.sockets.queues.as_slice()).filter(|queues| !queues.is_empty())
     }
 
+    pub(crate) fn vlan_tags(&self) -> VlanTags {
+        if self.packets.vlan_tags_visible { VlanTags::Visible } else { VlanTags::default() }
+    }
+
+    pub(crate) fn frags(&self) -> bool {
+        self.sockets.frags
+    }
+
     pub(crate) fn attach(&self) -> AttachMode {
         match self.sockets.mode {
             Mode::Auto => AttachMode::Auto,
             Mode::Native => AttachMode::Native,
             Mode::Generic => AttachMode::Generic,
         }
+    }
+
+    pub(crate) fn deferral(&self) -> Option<Deferral> {
+        let micros = self.running.defer?;
+        Some(Deferral::default().flush_timeout(Duration::from_micros(micros)))
     }
 
     pub(crate) fn socket(&self) -> SocketConfig {
@@ -241,13 +266,21 @@ impl Options {
             (_, true) => CopyMode::ZeroCopy,
             _ => CopyMode::Auto,
         };
-        SocketConfig::default()
+        let config = SocketConfig::default()
             .copy_mode(copy_mode)
             .need_wakeup(options.need_wakeup == Switch::On)
             .rx(options.rx_ring)
             .tx(options.tx_ring)
             .fill(options.fill_ring)
-            .completion(options.completion_ring)
+            .completion(options.completion_ring);
+        match self.running.busy_poll {
+            Some(micros) => config.busy_poll(
+                BusyPoll::default()
+                    .time(Duration::from_micros(micros))
+                    .budget(self.running.busy_poll_budget),
+            ),
+            None => config,
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! Forwards Ethernet frames over AF_XDP: `cargo run --release --example l2fwd -- --help`.
 
-mod busy_poll;
 mod cli;
 mod numbers;
 mod path;
@@ -35,7 +34,7 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<(), Failure> {
     let stop = Stop::on_signals()?;
-    let mut forwarder = Forwarder::open(options)?;
+    let mut forwarder = Forwarder::open(options, &stop)?;
     let mut paths = std::mem::take(&mut forwarder.paths);
     let report = Report::new((&forwarder).into(), options.running.json);
     thread::scope(|scope| -> Result<(), Failure> {

@@ -1,16 +1,17 @@
 //! Opens the ports on one UMEM, and lays the paths between their queues.
 
-use std::sync::Arc;
+use std::{sync::Arc, thread, time::Duration};
 
 use xskit::{
-    Port, PortConfig, QueueId, Receiver, Sender, Socket, SocketConfig, Umem, UmemConfig,
+    Interface, Port, PortConfig, QueueId, Receiver, Sender, Socket, SocketConfig, Umem, UmemConfig,
     socket::{Mode, StatisticsReader},
 };
 
 use crate::{
-    Failure, busy_poll,
+    Failure,
     cli::Options,
     path::{Bytes, Path, Style},
+    stop::Stop,
 };
 
 /// Frames per queue that sockets may have in their caches.
@@ -55,7 +56,7 @@ impl Queue {
 
 impl Forwarder {
     /// Opens what the options ask for.
-    pub(crate) fn open(options: &Options) -> Result<Self, Failure> {
+    pub(crate) fn open(options: &Options, stop: &Stop) -> Result<Self, Failure> {
         let rules = options.rules()?;
         options.check()?;
         let config = options.socket();
@@ -65,27 +66,29 @@ impl Forwarder {
             .map(|name| {
                 let port = PortConfig::new(name)
                     .rules(rules.clone())
+                    .vlan_tags(options.vlan_tags())
                     .attach(options.attach())
+                    .frags(options.frags())
                     .socket(config.clone())
                     // A path's batch and its spare frames, and what sockets have in their caches.
                     .frames_at_hand(2 * options.running.batch + CACHED);
-                match options.queues() {
+                let port = match options.queues() {
                     Some(queues) => port.queues(queues.iter().copied()),
+                    None => port,
+                };
+                match options.deferral() {
+                    Some(deferral) => port.defer_interrupts(deferral),
                     None => port,
                 }
             })
             .collect();
         let umem = umem(options, &configs)?;
         let mut ports = Vec::new();
-        for port in configs {
+        for (name, port) in options.interfaces.iter().zip(configs) {
+            wait_for_carrier(name, stop)?;
             ports.push(port.umem(&umem).open()?);
         }
         let sockets: Vec<Vec<Socket>> = ports.iter_mut().map(Port::take_queues).collect();
-        if let Some(microseconds) = options.running.busy_poll {
-            for socket in sockets.iter().flatten() {
-                busy_poll::prefer(socket, microseconds, options.running.busy_poll_budget)?;
-            }
-        }
         let mut queues: Vec<Vec<Queue>> = sockets
             .iter()
             .enumerate()
@@ -97,6 +100,27 @@ impl Forwarder {
     }
 }
 
+/// [`PortConfig::open`] waits for the carrier as well, but hears no signal meanwhile.
+fn wait_for_carrier(name: &str, stop: &Stop) -> Result<(), Failure> {
+    let interface = Interface::by_name(name)?;
+    let mut told = false;
+    loop {
+        let facts = interface.facts()?;
+        // That it is set down is for `open` to say.
+        if facts.carrier || !facts.up {
+            return Ok(());
+        }
+        if stop.wanted() {
+            return Err(format!("ended while waiting for the carrier of {name}").into());
+        }
+        if !told {
+            eprintln!("l2fwd: {name} has no carrier; waiting for it");
+            told = true;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Lays a path from every queue to one of the other port, or back to itself where there is one port.
 fn connect(
     mut sockets: Vec<Vec<Socket>>,
@@ -105,11 +129,7 @@ fn connect(
     options: &Options,
 ) -> Result<Vec<Path>, Failure> {
     let ports = sockets.len();
-    let style = Style {
-        reflect: ports == 1,
-        spin: options.running.spin,
-        busy_poll: options.running.busy_poll.is_some(),
-    };
+    let style = Style { reflect: ports == 1, spin: options.running.spin };
     let mut extra = Vec::new();
     for to in 0..ports {
         let arriving = sockets[(to + 1) % ports].len();

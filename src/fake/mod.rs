@@ -27,8 +27,8 @@ use crate::{
     error::Error,
     ring::{Consumer, Desc, Producer, RingMemory, RingSize},
     sync::{Arc, AtomicU32, Condvar, Mutex, MutexGuard, Ordering, PoisonError, lock},
-    sys::uapi::XdpStatistics,
-    umem::{Umem, at},
+    sys::uapi::{XDP_PKT_CONTD, XDP_TX_METADATA, XdpStatistics},
+    umem::{Umem, at, to_u32},
 };
 
 /// A socket on the fake kernel, and the kernel behind it.
@@ -58,6 +58,9 @@ pub fn socket_from(umem: &Umem, config: &SocketConfig, first: u32) -> Result<(So
         fill: consumer(&fill),
         completion: producer(&completion),
         umem: umem.clone(),
+        multi_buffer: config.is_multi_buffer(),
+        metadata: Vec::new(),
+        stamped: 0,
         flying: VecDeque::new(),
         statistics: XdpStatistics::default(),
         link: Ok(()),
@@ -116,6 +119,11 @@ struct Rings {
     fill: Consumer<u64>,
     completion: Producer<u64>,
     umem: Umem,
+    multi_buffer: bool,
+    /// What lies before the packet that is being delivered.
+    metadata: Vec<u8>,
+    /// Packets that got a timestamp: the fake kernel's clock.
+    stamped: u64,
     /// Frames taken from TX and not completed yet.
     flying: VecDeque<u64>,
     statistics: XdpStatistics,
@@ -167,10 +175,42 @@ impl Kernel {
         self.0.changed.notify_all();
     }
 
-    /// Receives a packet into a frame from the Fill ring; whether there was a frame, room in it and in
-    /// the RX ring. What is dropped is counted as the kernel counts it in copy mode.
+    /// Receives a packet into a frame from the Fill ring, or with multi-buffer into as many as it takes;
+    /// whether there were frames, room in them and in the RX ring. What is dropped is counted as the kernel
+    /// counts it in copy mode.
     pub fn deliver(&self, packet: &[u8]) -> bool {
-        let delivered = self.rings().deliver(packet);
+        let delivered = self.rings().deliver(packet, None);
+        self.wake();
+        delivered
+    }
+
+    /// As [`deliver`](Self::deliver), with this before the packet, as an XDP program would leave it with
+    /// `bpf_xdp_adjust_meta`.
+    ///
+    /// # Panics
+    ///
+    /// If it has not the length that the UMEM was [configured](crate::UmemConfig::rx_metadata) for.
+    pub fn deliver_with_metadata(&self, metadata: &[u8], packet: &[u8]) -> bool {
+        let mut rings = self.rings();
+        assert_eq!(metadata.len(), rings.umem.geometry().rx_metadata() as usize, "its length");
+        rings.metadata = metadata.to_vec();
+        let delivered = rings.deliver(packet, None);
+        rings.metadata.clear();
+        drop(rings);
+        self.wake();
+        delivered
+    }
+
+    /// As [`deliver`](Self::deliver), but with a descriptor that makes no sense in front of the packet's
+    /// frame of that number, as a broken driver might do: a part of the same packet.
+    ///
+    /// # Panics
+    ///
+    /// If it lies in a frame: which one a packet is in, the kernel is trusted for.
+    pub fn deliver_broken(&self, packet: &[u8], at: usize, desc: Desc) -> bool {
+        self.assert_nonsense(desc);
+        let desc = Desc { options: XDP_PKT_CONTD, ..desc };
+        let delivered = self.rings().deliver(packet, Some((at, desc)));
         self.wake();
         delivered
     }
@@ -182,11 +222,15 @@ impl Kernel {
     ///
     /// If it lies in a frame: which one a packet is in, the kernel is trusted for.
     pub fn deliver_nonsense(&self, desc: Desc) -> bool {
-        let sense = self.rings().umem.geometry().holds_packet(desc.addr, desc.len);
-        assert!(!sense, "{desc:?} lies in a frame");
+        self.assert_nonsense(desc);
         let delivered = self.rings().post(desc);
         self.wake();
         delivered
+    }
+
+    fn assert_nonsense(&self, desc: Desc) {
+        let sense = self.rings().umem.geometry().holds_packet(desc.addr, desc.len);
+        assert!(!sense, "{desc:?} lies in a frame");
     }
 
     /// Puts an address that makes no sense into the Completion ring, as some kernels do after an invalid
@@ -203,14 +247,14 @@ impl Kernel {
 
     /// Takes up to `most` packets from the TX ring and completes their frames; returns the packets.
     pub fn transmit(&self, most: usize) -> Vec<Vec<u8>> {
-        let packets = self.take(most);
-        self.complete(packets.len());
+        let (packets, frames) = self.rings().take(most);
+        self.complete(frames);
         packets
     }
 
     /// Takes up to `most` packets from the TX ring; their frames stay with the kernel.
     pub fn take(&self, most: usize) -> Vec<Vec<u8>> {
-        let packets = self.rings().take(most);
+        let (packets, _) = self.rings().take(most);
         self.wake();
         packets
     }
@@ -276,7 +320,7 @@ impl Kernel {
         self.rings().fill.indices().level() as usize
     }
 
-    /// Packets that lie in the TX ring.
+    /// Descriptors that lie in the TX ring.
     pub fn tx_level(&self) -> usize {
         self.rings().tx.as_ref().map_or(0, |tx| tx.indices().level() as usize)
     }
@@ -287,14 +331,14 @@ impl Kernel {
         rings.link?;
         if let Some(errno) = rings.refusals.pop_front() {
             if errno == Errno::EBUSY {
-                rings.take(1);
-                rings.complete_flying(1);
+                let (_, frames) = rings.take(1);
+                rings.complete_flying(frames);
             }
             return Err(errno.into());
         }
         let Some(most) = rings.on_kick else { return Ok(()) };
-        let packets = rings.take(most);
-        rings.complete_flying(packets.len());
+        let (packets, frames) = rings.take(most);
+        rings.complete_flying(frames);
         rings.sent.extend(packets);
         self.wake();
         let left = rings.tx.as_ref().is_some_and(|tx| tx.indices().level() > 0);
@@ -346,35 +390,53 @@ impl Rings {
         interest.is_readable() && readable || interest.is_writable() && writable
     }
 
-    fn deliver(&mut self, packet: &[u8]) -> bool {
+    fn deliver(&mut self, packet: &[u8], nonsense: Option<(usize, Desc)>) -> bool {
         let gone = self.is_gone();
         let Some(rx) = self.rx.as_mut().filter(|_| !gone) else { return false };
-        if rx.free(1) == 0 {
+        let most = self.umem.max_packet_len() as usize;
+        let count = packet.len().div_ceil(most).max(1);
+        let slots = to_u32(count + usize::from(nonsense.is_some()));
+        if rx.free(slots) < slots {
             self.statistics.rx_ring_full += 1;
             return false;
         }
-        let Some(len) =
-            u32::try_from(packet.len()).ok().filter(|len| *len <= self.umem.max_packet_len())
-        else {
+        if count > 1 && !self.multi_buffer {
             self.statistics.rx_dropped += 1;
             return false;
-        };
-        let frame = self.fill.peek(1);
-        let address = frame.iter().next().copied();
-        frame.release();
-        let Some(frame) = address else {
+        }
+        let frames = self.fill.peek(to_u32(count));
+        if frames.len() < count {
             self.statistics.rx_dropped += 1;
             self.statistics.rx_fill_ring_empty_descs += 1;
             return false;
-        };
-        if !self.umem.geometry().holds(frame) {
+        }
+        let geometry = *self.umem.geometry();
+        let addresses: Vec<u64> = frames.iter().copied().collect();
+        frames.release();
+        if !addresses.iter().all(|address| geometry.holds(*address)) {
             self.statistics.rx_invalid_descs += 1;
             return false;
         }
-        let room = self.umem.chunk_size().bytes() - self.umem.max_packet_len();
-        let addr = self.umem.geometry().base(frame) + u64::from(room);
-        self.write(addr, packet);
-        self.post(Desc { addr, len, options: 0 })
+        let room = geometry.chunk_bytes() - geometry.max_received();
+        let first = geometry.base(addresses[0]) + u64::from(room);
+        self.write(first - self.metadata.len() as u64, &self.metadata);
+        let mut rest = packet;
+        let mut descs = Vec::with_capacity(count + 1);
+        for address in addresses {
+            let (part, after) = rest.split_at(rest.len().min(most));
+            rest = after;
+            let base = geometry.base(address);
+            self.write(base + u64::from(room), part);
+            let addr = geometry.received_at(base, room);
+            descs.push(Desc { addr, len: to_u32(part.len()), options: XDP_PKT_CONTD });
+        }
+        if let Some((at, desc)) = nonsense {
+            descs.insert(at.min(count - 1), desc);
+        }
+        if let Some(last) = descs.last_mut() {
+            last.options = 0;
+        }
+        descs.into_iter().all(|desc| self.post(desc))
     }
 
     fn post(&mut self, desc: Desc) -> bool {
@@ -385,22 +447,61 @@ impl Rings {
         slot.submit() == 1
     }
 
-    fn take(&mut self, most: usize) -> Vec<Vec<u8>> {
+    /// Takes up to that many packets; returns them, and how many frames they had. A descriptor that the
+    /// kernel would refuse voids its packet.
+    fn take(&mut self, most: usize) -> (Vec<Vec<u8>>, usize) {
         let gone = self.is_gone();
-        let Some(tx) = self.tx.as_mut().filter(|_| !gone) else { return Vec::new() };
-        let taken = tx.peek(u32::try_from(most).unwrap_or(u32::MAX));
-        let descs: Vec<Desc> = taken.iter().copied().collect();
-        taken.release();
         let mut packets = Vec::new();
-        for desc in descs {
-            if desc.len == 0 || !self.umem.geometry().holds_packet(desc.addr, desc.len) {
-                self.statistics.tx_invalid_descs += 1;
+        let mut frames = 0;
+        while packets.len() < most {
+            let Some(tx) = self.tx.as_mut().filter(|_| !gone) else { break };
+            let taken = tx.peek(u32::MAX);
+            let more = |desc: &&Desc| desc.options & XDP_PKT_CONTD != 0;
+            let count = taken.iter().take_while(more).count() + 1;
+            // An unfinished packet waits for its end.
+            let descs: Vec<Desc> = if count > taken.len() {
+                Vec::new()
+            } else {
+                taken.iter().take(count).copied().collect()
+            };
+            taken.release_first(descs.len());
+            if descs.is_empty() {
+                break;
+            }
+            let geometry = *self.umem.geometry();
+            let several = if self.multi_buffer { XDP_PKT_CONTD } else { 0 };
+            let metadata = if self.umem.has_tx_metadata() { XDP_TX_METADATA } else { 0 };
+            let options = several | metadata;
+            let valid = |desc: &Desc| {
+                desc.len > 0
+                    && geometry.holds_packet(desc.addr, desc.len)
+                    && geometry.offset(geometry.to_plain(desc.addr)) >= geometry.tx_metadata()
+                    && desc.options & !options == 0
+            };
+            if !descs.iter().all(valid) {
+                self.statistics.tx_invalid_descs += descs.len() as u64;
                 continue;
             }
-            packets.push(self.read(desc));
-            self.flying.push_back(desc.addr);
+            self.stamp(descs[0]);
+            packets.push(descs.iter().flat_map(|desc| self.read(*desc)).collect());
+            frames += descs.len();
+            self.flying.extend(descs.iter().map(|desc| desc.addr));
         }
-        packets
+        (packets, frames)
+    }
+
+    /// Writes the time at which a packet is sent, where that is asked: the number of the packet.
+    fn stamp(&mut self, desc: Desc) {
+        if desc.options & XDP_TX_METADATA == 0 {
+            return;
+        }
+        let len = self.umem.geometry().tx_metadata() as usize;
+        let addr = self.umem.geometry().to_plain(desc.addr) - len as u64;
+        let metadata = self.read(Desc { addr, len: to_u32(len), options: 0 });
+        if metadata[0] & 1 != 0 {
+            self.stamped += 1;
+            self.write(addr + 8, &self.stamped.to_ne_bytes());
+        }
     }
 
     fn complete_flying(&mut self, most: usize) -> usize {
@@ -426,7 +527,8 @@ impl Rings {
     fn write(&self, address: u64, packet: &[u8]) {
         let memory = self.umem.memory().start();
         // SAFETY: the frame came out of the Fill ring, so that it is the kernel's, which we play; the
-        // packet fits the chunk, and the address lies in the memory, by the checks in `deliver`.
+        // part of a packet fits the chunk, as does its metadata before it, and the address lies in the
+        // memory, by `deliver`.
         unsafe {
             let to = at(memory, address).as_ptr();
             ptr::copy_nonoverlapping(packet.as_ptr(), to, packet.len());

@@ -29,8 +29,8 @@ use crate::{
     sys,
 };
 
-static PLAIN: &[u8] = aya::include_bytes_aligned!("../../bpf/xskit.bpf.o");
-static FRAGS: &[u8] = aya::include_bytes_aligned!("../../bpf/xskit_frags.bpf.o");
+static PLAIN: &[u8] = aya::include_bytes_aligned!("xskit.bpf.o");
+static FRAGS: &[u8] = aya::include_bytes_aligned!("xskit_frags.bpf.o");
 
 /// The program's name in both objects.
 const PROGRAM: &str = "xskit";
@@ -441,7 +441,7 @@ pub(super) fn attach_error(
         .asked(if native { "native mode" } else { "generic mode" });
     match code {
         Some(libc::EBUSY | libc::EEXIST) => error.with_kind(ErrorKind::Busy).hint(format!(
-            "end the process that attached it, or try: ip link set dev {} xdp off",
+            "end the process that attached it; if it was left without one: ip link set dev {} xdp off",
             interface.name()
         )),
         Some(libc::EOPNOTSUPP) if native => error

@@ -17,6 +17,7 @@
 
 mod counters;
 mod errors;
+mod flows;
 mod load;
 mod map;
 mod pin;
@@ -34,6 +35,7 @@ use std::{
 use self::vlan::show_tags;
 pub use self::{
     counters::{Counters, QueueCounters, RedirectErrors},
+    flows::FlowRules,
     load::{Loaded, ProgramInfo},
     map::{MapEntry, SocketMap},
     rules::{MAX_RULES, Prefix, Rule, Rules},
@@ -209,6 +211,12 @@ impl Program {
         self.attachment.clone()
     }
 
+    /// Drops a guard once the program is detached.
+    pub(crate) fn keep(&self, guard: impl fmt::Debug + Send + Sync + 'static) {
+        let mut guards = self.attachment.0.guards.lock().unwrap_or_else(PoisonError::into_inner);
+        guards.push(Box::new(guard));
+    }
+
     /// Exchanges the rules in one step: each packet is judged by the old ones or by the new ones.
     ///
     /// Sockets and counters stay. It takes 30 to 80 ms, during which the old rules hold.
@@ -269,6 +277,7 @@ pub struct Attachment(Arc<Attaching>);
 struct Attaching {
     link: OwnedFd,
     vlan_offload: Mutex<Option<VlanOffload>>,
+    guards: Mutex<Vec<Box<dyn fmt::Debug + Send + Sync>>>,
     /// The directory of a bpffs in which the link lives on.
     pinned: Mutex<Option<PathBuf>>,
 }
@@ -276,7 +285,7 @@ struct Attaching {
 impl Attachment {
     fn new(link: OwnedFd, vlan_offload: Option<VlanOffload>, pinned: Option<PathBuf>) -> Self {
         let (vlan_offload, pinned) = (Mutex::new(vlan_offload), Mutex::new(pinned));
-        Self(Arc::new(Attaching { link, vlan_offload, pinned }))
+        Self(Arc::new(Attaching { link, vlan_offload, guards: Mutex::default(), pinned }))
     }
 }
 

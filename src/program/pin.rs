@@ -37,7 +37,9 @@ impl Program {
     /// ends. Without a socket, packets pass to the kernel's stack; the next process puts its own into the
     /// map ([`from_pin`](Self::from_pin)).
     ///
-    /// A VLAN offload that was switched off for the rules stays off from then on. Linux 5.9.
+    /// A VLAN offload that was switched off for the rules stays off from then on. Whatever else a port has
+    /// changed (steering, deferred interrupts) is undone when the process ends, and the next port's to do
+    /// again. Linux 5.9.
     ///
     /// ```no_run
     /// use xskit::{AttachMode, Interface, Program, ProgramOptions, Rules};

@@ -366,14 +366,15 @@ async fn wait(
     let core = registered.kept();
     loop {
         // After every event that was cleared: what comes after the look makes an event of its own.
-        let Look { ready, owes_kick } = look()?;
+        let Look { ready, owes_kick, crowded } = look()?;
         if !ready.timed_out() {
             return Ok(ready);
         }
         let now = Instant::now();
         link.check_in_time(core, Step::Wait, now)?;
         let check = link.due_in(now);
-        let slice = if owes_kick { check.min(KICK_AGAIN) } else { check };
+        // Of the last bit of room that is missing, no event tells.
+        let slice = if owes_kick || crowded { check.min(KICK_AGAIN) } else { check };
         if let Ok(Err(error)) = timeout(slice, registered.event(events)).await {
             return Err(no_runtime(core, error));
         }
@@ -387,7 +388,11 @@ async fn flush(registered: &Watch<Arc<Core>>, link: &mut Link, sender: &mut Send
     let look = || {
         sender.reap()?;
         let unsent = sender.unsent() > 0;
-        Ok(Look { ready: Ready { readable: false, writable: !unsent }, owes_kick: unsent })
+        Ok(Look {
+            ready: Ready { readable: false, writable: !unsent },
+            owes_kick: unsent,
+            crowded: false,
+        })
     };
     wait(registered, link, Interest::WRITABLE, look).await.map(drop)
 }

@@ -2,7 +2,15 @@
 
 use std::fmt;
 
+use super::{BusyPoll, Mode};
 use crate::ring::RingSize;
+
+/// Frames of one packet to send in copy mode: the kernel makes the first the skb's linear part, and each
+/// other one of its fragments (`MAX_SKB_FRAGS`, 17 unless configured otherwise).
+const COPY_FRAMES: u32 = 18;
+
+/// Frames that one call takes from the TX ring in copy mode, unless the kernel is told to take more.
+pub(super) const DEFAULT_BUDGET: u32 = 32;
 
 /// Whether packets are copied between the kernel's buffers and the UMEM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -47,6 +55,9 @@ pub struct SocketConfig {
     pub(super) completion: RingSize,
     pub(super) copy_mode: CopyMode,
     pub(super) need_wakeup: bool,
+    pub(super) busy_poll: Option<BusyPoll>,
+    pub(super) multi_buffer: bool,
+    pub(super) tx_budget: Option<u32>,
 }
 
 impl Default for SocketConfig {
@@ -59,6 +70,9 @@ impl Default for SocketConfig {
             completion: RingSize::DEFAULT,
             copy_mode: CopyMode::default(),
             need_wakeup: true,
+            busy_poll: None,
+            multi_buffer: false,
+            tx_budget: None,
         }
     }
 }
@@ -120,6 +134,75 @@ impl SocketConfig {
         self
     }
 
+    /// Lets the calling thread run the driver's receive loop: `recv`, `send` and `wait` call the kernel every
+    /// time, whatever its flags say. Linux 5.11, and CAP_NET_ADMIN; see [`BusyPoll`].
+    #[doc(alias = "SO_BUSY_POLL")]
+    #[doc(alias = "SO_PREFER_BUSY_POLL")]
+    pub fn busy_poll(mut self, busy_poll: BusyPoll) -> Self {
+        self.busy_poll = Some(busy_poll);
+        self
+    }
+
+    /// Whether a packet may have several frames (off by default): for packets longer than a chunk, on
+    /// links with jumbo frames. Linux 6.6.
+    ///
+    /// Such packets are dropped by a socket without it. It takes an XDP program for several buffers too,
+    /// where the MTU is above about 3.4 KB: [`Port`](crate::Port) attaches it, a program of your own has
+    /// to be declared so (`SEC("xdp.frags")`, aya's `#[xdp(frags)]`).
+    ///
+    /// Batches should have room for the longest packet, and for many of them: see
+    /// [`recv`](super::Socket::recv).
+    #[doc(alias = "XDP_USE_SG")]
+    #[doc(alias = "XDP_PKT_CONTD")]
+    pub fn multi_buffer(mut self, on: bool) -> Self {
+        self.multi_buffer = on;
+        self
+    }
+
+    /// Frames that one call to the kernel sends at most in copy mode: 32 to the size of the TX ring. The
+    /// default is all of the ring where the kernel lets one choose (Linux 6.17), and 32 before:
+    /// [`Mode::tx_budget`] says what it became. Fewer frames a call keep the calls short.
+    ///
+    /// Asking for a number that the kernel does not take is an error when the socket is opened:
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) before 6.17, unless it is 32.
+    ///
+    /// ```
+    /// use xskit::{RingSize, SocketConfig};
+    ///
+    /// let config = SocketConfig::default().tx(RingSize::new(1024)?).tx_budget(128);
+    /// # Ok::<(), xskit::Error>(())
+    /// ```
+    #[doc(alias = "XDP_MAX_TX_SKB_BUDGET")]
+    pub fn tx_budget(mut self, frames: u32) -> Self {
+        self.tx_budget = Some(frames);
+        self
+    }
+
+    /// The mode of a socket of this configuration, of which the kernel has said whether it is zero-copy,
+    /// and the device of how many frames a packet may then be.
+    pub(super) fn mode(&self, zero_copy: bool, zc_max_segments: Option<u32>) -> Mode {
+        let max_frames = match (self.multi_buffer, zero_copy) {
+            (false, _) => 1,
+            (true, false) => COPY_FRAMES,
+            (true, true) => zc_max_segments.unwrap_or(1).max(1),
+        };
+        let tx = self.tx.map_or(1, RingSize::get);
+        Mode {
+            zero_copy,
+            need_wakeup: self.need_wakeup,
+            busy_poll: self.busy_poll.is_some(),
+            multi_buffer: self.multi_buffer,
+            tx_budget: None,
+            launch_time: false,
+            max_frames: max_frames.min(tx).min(self.completion.get()),
+        }
+    }
+
+    /// Whether a packet may have several frames.
+    pub(crate) fn is_multi_buffer(&self) -> bool {
+        self.multi_buffer
+    }
+
     /// Frames that the kernel shall have to receive into: none for a socket that only sends.
     pub(super) fn fill_target(&self) -> u32 {
         if self.rx.is_some() { self.fill.get() } else { 0 }
@@ -151,6 +234,12 @@ impl fmt::Display for SocketConfig {
         write!(f, "{}", self.copy_mode)?;
         if self.need_wakeup {
             f.write_str(", need_wakeup")?;
+        }
+        if self.multi_buffer {
+            f.write_str(", multi-buffer")?;
+        }
+        if let Some(busy_poll) = self.busy_poll {
+            write!(f, ", {busy_poll}")?;
         }
         let size = |size: Option<RingSize>| size.map_or(0, RingSize::get);
         write!(

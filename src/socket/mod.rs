@@ -35,6 +35,7 @@
 
 #[cfg(feature = "tokio")]
 pub mod asynchronous;
+mod busy_poll;
 mod config;
 mod core;
 mod endpoint;
@@ -55,13 +56,14 @@ use std::{
 
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncReceiver, AsyncSender, AsyncSocket};
+pub use busy_poll::BusyPoll;
 pub use config::{CopyMode, SocketConfig};
 #[cfg(feature = "fake")]
 use endpoint::Endpoint;
 pub use receiver::Receiver;
 pub use rings::Rings;
 pub use sender::Sender;
-pub use statistics::{KernelStatistics, Statistics, StatisticsReader};
+pub use statistics::{KernelStatistics, RingLevels, Statistics, StatisticsReader};
 use wait::Look;
 pub use wait::{Interest, Ready};
 
@@ -69,7 +71,7 @@ use crate::{
     Batch, Interface, QueueId, Result,
     program::{Attachment, SocketMap},
     sync::{Arc, lock},
-    umem::Umem,
+    umem::{TxTimestamp, Umem},
 };
 #[cfg(feature = "fake")]
 use crate::{fake, umem::Prefilled};
@@ -109,17 +111,41 @@ pub struct Socket {
 /// The mode that a socket really got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(clippy::struct_excessive_bools, reason = "independent of each other, by name")]
 pub struct Mode {
     /// Packets are not copied between the kernel's buffers and the UMEM.
     pub zero_copy: bool,
     /// The kernel may sleep until it is called.
     pub need_wakeup: bool,
+    /// The kernel is called with every `recv`, `send` and `wait`, to run the driver's receive loop.
+    pub busy_poll: bool,
+    /// Packets may have several frames.
+    #[doc(alias = "XDP_USE_SG")]
+    pub multi_buffer: bool,
+    /// Frames that a packet to send can have at most: 1 without multi-buffer, 18 in copy mode (one less
+    /// on devices that take no linear packets, virtio_net for one, where the kernel drops such a packet),
+    /// what the device can in zero-copy mode; and no more than its TX and Completion rings have slots.
+    pub max_frames: u32,
+    /// Frames that one call to the kernel sends at most in copy mode. `None` in zero-copy mode, for a
+    /// socket that only receives, and where the kernel does not let one choose (before 6.17): then it is
+    /// 32.
+    #[doc(alias = "XDP_MAX_TX_SKB_BUDGET")]
+    pub tx_budget: Option<u32>,
+    /// Packets can be given a time at which to be sent.
+    #[doc(alias = "XDP_TXMD_FLAGS_LAUNCH_TIME")]
+    pub launch_time: bool,
 }
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.zero_copy { "zero-copy" } else { "copy" })?;
-        if self.need_wakeup { f.write_str(", need_wakeup") } else { Ok(()) }
+        if self.need_wakeup {
+            f.write_str(", need_wakeup")?;
+        }
+        if self.multi_buffer {
+            write!(f, ", multi-buffer of up to {} frames", self.max_frames)?;
+        }
+        if self.busy_poll { f.write_str(", busy poll") } else { Ok(()) }
     }
 }
 
@@ -204,8 +230,9 @@ impl Socket {
     /// Opens a further socket on the same queue, with RX and TX rings of its own. All sockets of a
     /// queue share its Fill and Completion rings, behind a lock taken once per batch.
     ///
-    /// Of `config`, the sizes of the RX and TX ring count; mode, need_wakeup and the other rings are
-    /// those of the queue's first socket. Which socket a packet goes to is the program's choice.
+    /// Of `config`, the sizes of the RX and TX ring and busy polling count; mode, need_wakeup, multi-buffer
+    /// and the other rings are those of the queue's first socket. Which socket a packet goes to is the
+    /// program's choice.
     ///
     /// # Errors
     ///
@@ -224,7 +251,7 @@ impl Socket {
         kernel: fake::Kernel,
     ) -> Self {
         let prefilled = Prefilled::new(umem, &mut fill, config.fill_target());
-        let mode = Mode { zero_copy: false, need_wakeup: config.need_wakeup };
+        let mode = config.mode(false, None);
         let place = ("fake", kernel.number(), QueueId::new(0));
         let rings = (rx, tx, fill, completion);
         open::assemble(umem, config, mode, place, rings, prefilled, Endpoint::Fake(kernel))
@@ -259,6 +286,11 @@ impl Socket {
     ///
     /// It does not wait: 0 means that there was nothing, or no room.
     ///
+    /// With [multi-buffer](SocketConfig::multi_buffer), a packet is received whole or not at all: one that
+    /// the batch has no room for stays in the ring, and 0 may mean this. One of more frames than the
+    /// batch's capacity is dropped when the batch is empty, and counted as
+    /// [`rx_oversized`](Statistics::rx_oversized).
+    ///
     /// # Errors
     ///
     /// [`WrongUmem`](crate::ErrorKind::WrongUmem) for another UMEM's batch, which stays as it is.
@@ -279,19 +311,33 @@ impl Socket {
     ///
     /// It does not wait: 0 means that the batch was empty, or the ring full.
     ///
-    /// Packets without bytes are not sent: their frames become spare, and they are counted as
-    /// [`tx_refused`](Statistics::tx_refused). What the kernel drops in copy mode is counted as
+    /// A packet of several frames is given whole or not at all. Packets with a frame without bytes, or of
+    /// more frames than [`Mode::max_frames`], are not sent: their frames become spare, and they are counted
+    /// as [`tx_refused`](Statistics::tx_refused). What the kernel drops in copy mode is counted as
     /// [`tx_dropped`](Statistics::tx_dropped).
     ///
     /// # Errors
     ///
-    /// [`WrongUmem`](crate::ErrorKind::WrongUmem) for another UMEM's batch, which stays as it is.
+    /// [`WrongUmem`](crate::ErrorKind::WrongUmem) for another UMEM's batch,
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) for packets of several frames without multi-buffer, or
+    /// with a launch time that [cannot be kept](Mode::launch_time); the batch stays as it is.
     /// [`LinkDown`](crate::ErrorKind::LinkDown) or [`LinkGone`](crate::ErrorKind::LinkGone) if the
     /// interface is down or gone: packets that were taken before that showed are no longer in the batch,
     /// and leave when the interface comes up again.
     #[inline]
     pub fn send(&mut self, batch: &mut Batch) -> Result<usize> {
         self.sender.send(batch)
+    }
+
+    /// When packets were sent for which [that was asked](crate::umem::TxRequest::timestamp), in the order
+    /// in which they completed: all that came back with `send`, `wait` and `reap` and were not taken yet.
+    ///
+    /// Sockets that share a queue share its completions, and these too. As many are kept as the Completion
+    /// ring has entries, then the oldest are lost, and counted as
+    /// [`timestamps_lost`](Statistics::timestamps_lost).
+    #[doc(alias = "XDP_TXMD_FLAGS_TIMESTAMP")]
+    pub fn timestamps(&mut self) -> Vec<TxTimestamp> {
+        self.sender.timestamps()
     }
 
     /// Waits until there are packets to receive or room to send, whichever `interest` names, at most
@@ -340,7 +386,7 @@ impl Socket {
                 readable: read.ready.readable && interest.is_readable(),
                 writable: write.ready.writable && interest.is_writable(),
             },
-            owes_kick: write.owes_kick,
+            ..write
         })
     }
 

@@ -10,6 +10,7 @@ use std::{
 
 use super::{
     CopyMode, Mode, Receiver, Sender, Socket, SocketConfig,
+    config::DEFAULT_BUDGET,
     core::Core,
     endpoint::Endpoint,
     queue::{Queue, Share},
@@ -34,7 +35,7 @@ const BUSY_ZERO_COPY: Duration = Duration::from_secs(10);
 /// on another thread has it in hand for that moment.
 const IN_HAND: Duration = Duration::from_millis(250);
 
-/// What the kernel charges to SO_SNDBUF for a frame in flight, beside its bytes: a bound.
+/// What the kernel charges to SO_SNDBUF for a frame in flight, beside its chunk: a bound.
 const FRAME_OVERHEAD: u32 = 1024;
 
 /// What to do where AF_XDP sockets are not permitted.
@@ -133,6 +134,16 @@ impl Opening<'_> {
         if self.config.rx.is_none() && self.config.tx.is_none() {
             return bad("a socket without RX and TX ring", "leave one of them");
         }
+        if let Some(busy_poll) = self.config.busy_poll {
+            busy_poll.check().map_err(|error| self.name(error))?;
+        }
+        let tx = self.config.tx.map_or(0, RingSize::get);
+        if self.config.tx_budget.is_some_and(|budget| !(DEFAULT_BUDGET..=tx).contains(&budget)) {
+            return bad(
+                "the budget of a call to send is outside its range",
+                "32 to the size of the TX ring; leave it out for the most there is",
+            );
+        }
         let facts = self.interface.facts().map_err(|error| self.name(error))?;
         if !facts.up {
             let error = Error::new(Step::Bind, ErrorKind::LinkDown, "the interface is down");
@@ -180,7 +191,7 @@ impl Opening<'_> {
             let wanted = Registration {
                 zero_copy,
                 need_wakeup: self.config.need_wakeup,
-                multi_buffer: false,
+                multi_buffer: self.config.multi_buffer,
             };
             living
                 .iter()
@@ -191,23 +202,23 @@ impl Opening<'_> {
         let can = facts.xdp.as_ref().is_none_or(|xdp| xdp.zero_copy);
         let copy = || matching(false).unwrap_or(Way::Register(CopyMode::Copy));
         match self.config.copy_mode {
-            CopyMode::Copy => self.bind(copy()),
+            CopyMode::Copy => self.bind(facts, copy()),
             CopyMode::ZeroCopy => self
-                .bind(matching(true).unwrap_or(Way::Register(CopyMode::ZeroCopy)))
+                .bind(facts, matching(true).unwrap_or(Way::Register(CopyMode::ZeroCopy)))
                 .map_err(|error| self.explain_zero_copy(error, facts)),
-            CopyMode::Auto if !can => self.bind(copy()),
+            CopyMode::Auto if !can => self.bind(facts, copy()),
             CopyMode::Auto => {
                 if let Some(way) = matching(true) {
-                    return self.bind(way).or_else(|error| match error.kind() {
+                    return self.bind(facts, way).or_else(|error| match error.kind() {
                         // What has been tried once with a socket cannot be undone, and another one
                         // may not be made here.
                         ErrorKind::Unsupported | ErrorKind::InvalidInput if !self.is_handed => {
-                            self.bind(copy())
+                            self.bind(facts, copy())
                         }
                         _ => Err(error),
                     });
                 }
-                self.bind(Way::Register(CopyMode::Auto))
+                self.bind(facts, Way::Register(CopyMode::Auto))
             }
         }
     }
@@ -218,8 +229,13 @@ impl Opening<'_> {
         }
         match (error.kind(), facts.xdp.as_ref()) {
             (ErrorKind::Unsupported | ErrorKind::InvalidInput | ErrorKind::NotFound, _) => {
+                let segments = match facts.xdp.as_ref().and_then(|xdp| xdp.zc_max_segments) {
+                    _ if !self.config.multi_buffer => String::new(),
+                    Some(most) => format!(", multi-buffer: {most} frames"),
+                    None => ", multi-buffer: no".into(),
+                };
                 error.with_kind(ErrorKind::Unsupported).hint(format!(
-                    "{}: {facts}; use CopyMode::Auto to fall back to copy",
+                    "{}: {facts}{segments}; use CopyMode::Auto to fall back to copy",
                     self.interface.name()
                 ))
             }
@@ -227,13 +243,14 @@ impl Opening<'_> {
         }
     }
 
-    fn bind(&self, way: Way<'_>) -> Result<(Socket, Arc<OwnedFd>, Registration)> {
+    fn bind(&self, facts: &Facts, way: Way<'_>) -> Result<(Socket, Arc<OwnedFd>, Registration)> {
         let Self { umem, interface, queue, config, .. } = *self;
         let fd = Arc::new(self.socket()?);
         if let Way::Register(_) = way {
             umem.register(fd.as_fd()).map_err(|source| self.explain_registration(source))?;
         }
         let (rx, tx) = self.rx_tx(&fd)?;
+        let tx_budget = self.tx_budget(&fd)?;
         let offsets = self.offsets(&fd)?;
         let ring = |kind, size: RingSize| self.size(&fd, kind, size);
         ring(RingKind::Fill, config.fill)?;
@@ -259,7 +276,8 @@ impl Opening<'_> {
                     CopyMode::ZeroCopy => libc::XDP_ZEROCOPY,
                 };
                 let wakeup = if config.need_wakeup { libc::XDP_USE_NEED_WAKEUP } else { 0 };
-                (mode | wakeup, None)
+                let several = if config.multi_buffer { libc::XDP_USE_SG } else { 0 };
+                (mode | wakeup | several, None)
             }
             Way::OtherQueue(_, fd) => (libc::XDP_SHARED_UMEM, Some(fd.as_fd())),
         };
@@ -291,9 +309,11 @@ impl Opening<'_> {
         };
         // Bound: nobody else has the queue, so that what an earlier socket left there is free.
         umem.queue_is_free(interface.index(), queue.get(), prefilled.frames());
-        let registration =
-            Registration { zero_copy, need_wakeup: config.need_wakeup, multi_buffer: false };
-        let mode = Mode { zero_copy, need_wakeup: config.need_wakeup };
+        let segments = facts.xdp.as_ref().and_then(|xdp| xdp.zc_max_segments);
+        let tx_budget = tx_budget.filter(|_| !zero_copy);
+        let mode =
+            Mode { tx_budget, launch_time: launch_time(facts), ..config.mode(zero_copy, segments) };
+        let registration = registration(mode);
         let endpoint = Endpoint::Kernel(fd.clone());
         let place = (interface.name(), interface.index(), queue);
         let rings = (rx, tx, fill, completion);
@@ -306,10 +326,14 @@ impl Opening<'_> {
     }
 
     fn socket(&self) -> Result<OwnedFd> {
-        match self.handed.take() {
-            Some(fd) => Ok(fd),
-            None => xsk::socket().map_err(|source| self.name(explain_socket(source))),
+        let socket = match self.handed.take() {
+            Some(fd) => fd,
+            None => xsk::socket().map_err(|source| self.name(explain_socket(source)))?,
+        };
+        if let Some(busy_poll) = self.config.busy_poll {
+            busy_poll.set(socket.as_fd()).map_err(|error| self.name(error))?;
         }
+        Ok(socket)
     }
 
     fn size(&self, fd: &OwnedFd, kind: RingKind, size: RingSize) -> Result<()> {
@@ -362,12 +386,37 @@ impl Opening<'_> {
             .transpose()
             .map_err(mapped)?;
         if let Some(size) = self.config.tx {
-            let frame = self.umem.chunk_size().bytes() + FRAME_OVERHEAD;
+            let frame = self.charge();
             xsk::set_send_buffer(fd.as_fd(), size.get().saturating_mul(frame)).map_err(
                 |source| self.failed(Step::SocketOption, "SO_SNDBUF cannot be set", source),
             )?;
         }
         Ok((rx, tx))
+    }
+
+    /// Lets one call send all of the TX ring, or as much as was asked for; returns what it became.
+    fn tx_budget(&self, fd: &OwnedFd) -> Result<Option<u32>> {
+        let all = self.config.tx.map(RingSize::get).filter(|size| *size >= DEFAULT_BUDGET);
+        let Some(budget) = self.config.tx_budget.or(all) else { return Ok(None) };
+        match xsk::set_tx_budget(fd.as_fd(), budget) {
+            Ok(()) => Ok(Some(budget)),
+            Err(source) if self.config.tx_budget.is_some_and(|budget| budget != DEFAULT_BUDGET) => {
+                Err(explain_budget(self.failed(
+                    Step::SocketOption,
+                    "XDP_MAX_TX_SKB_BUDGET cannot be set",
+                    source,
+                )))
+            }
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// What the kernel charges to SO_SNDBUF for a frame in flight: a bound. All but the first frame of a
+    /// packet are copied to pages of their own.
+    fn charge(&self) -> u32 {
+        let chunk = self.umem.chunk_size().bytes();
+        let page = u32::try_from(crate::sys::page_size()).unwrap_or(chunk);
+        FRAME_OVERHEAD + if self.config.multi_buffer { chunk.max(page) } else { chunk }
     }
 
     fn explain_registration(&self, source: io::Error) -> Error {
@@ -392,6 +441,12 @@ impl Opening<'_> {
                      process CAP_IPC_LOCK{inherited}"
                 ))
             }
+            Some(libc::EINVAL) if self.umem.has_tx_metadata() => error
+                .with_kind(ErrorKind::Unsupported)
+                .hint("TX metadata takes Linux 6.8 with its stable updates, or 6.11"),
+            Some(libc::EINVAL) if self.umem.chunk_size().is_unaligned() => {
+                error.hint("unaligned chunks take Linux 5.4")
+            }
             Some(libc::ENOMEM) => error
                 .with_kind(ErrorKind::Limit)
                 .hint(format!("{bytes} bytes of memory are not to be had; use fewer chunks")),
@@ -409,6 +464,14 @@ impl Opening<'_> {
             )),
             Some(libc::EOPNOTSUPP) => error.hint("the driver cannot do that"),
             Some(libc::EPERM) => error.hint(NET_RAW),
+            Some(libc::EINVAL)
+                if self.config.multi_buffer
+                    && xsk::knows_multi_buffer().is_ok_and(|knows| !knows) =>
+            {
+                error
+                    .with_kind(ErrorKind::Unsupported)
+                    .hint("this kernel has no multi-buffer sockets: it takes Linux 6.6")
+            }
             Some(libc::EINVAL | libc::ENODEV) if self.is_handed => error.hint(
                 "a socket that was handed over goes to the interface and the network namespace that it \
                  was made for, and no other",
@@ -416,6 +479,27 @@ impl Opening<'_> {
             _ => error,
         }
     }
+}
+
+/// Whether the device sends at a given time: only then is it sure that the kernel knows that request, which
+/// jams the TX ring otherwise.
+fn launch_time(facts: &Facts) -> bool {
+    facts.xdp.as_ref().is_some_and(|xdp| xdp.tx_metadata.launch_time)
+}
+
+fn explain_budget(error: Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::ENOPROTOOPT) => {
+            error.hint("it takes Linux 6.17; leave the budget out for the most there is")
+        }
+        _ => error,
+    }
+}
+
+/// What the next socket of this mode can share.
+fn registration(mode: Mode) -> Registration {
+    let Mode { zero_copy, need_wakeup, multi_buffer, .. } = mode;
+    Registration { zero_copy, need_wakeup, multi_buffer }
 }
 
 /// A socket's own two rings.
@@ -436,10 +520,12 @@ pub(super) fn assemble(
     endpoint: Endpoint,
 ) -> Socket {
     let place = (ifindex, queue_id.get());
-    let queue = Queue::new(umem, place, config, &completion, endpoint.clone());
+    let queue =
+        Queue::new(umem, place, config, [fill.indices(), completion.indices()], endpoint.clone());
     queue.filled.add(prefilled.keep());
-    let rx_level = rx.as_ref().map(|rx| rx.indices().clone());
-    let core = Core::new(umem, interface, queue_id, mode, rx_level, endpoint, queue);
+    let levels =
+        [rx.as_ref().map(|rx| rx.indices().clone()), tx.as_ref().map(|tx| tx.indices().clone())];
+    let core = Core::new(umem, interface, queue_id, mode, levels, endpoint, queue);
     Socket {
         receiver: Receiver::new(core.clone(), rx, Share::Sole(fill), config.fill_target()),
         sender: Sender::new(core, tx, Share::Sole(completion)),
@@ -463,6 +549,7 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
         completion: core.queue.completion_size,
         copy_mode: if core.mode.zero_copy { CopyMode::ZeroCopy } else { CopyMode::Copy },
         need_wakeup: core.mode.need_wakeup,
+        multi_buffer: core.mode.multi_buffer,
         ..config.clone()
     };
     let opening = Opening {
@@ -473,32 +560,47 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
         handed: Cell::new(None),
         is_handed: false,
     };
-    opening.check()?;
+    let facts = opening.check()?;
     let fd = Arc::new(opening.socket()?);
     let (rx, tx) = opening.rx_tx(&fd)?;
+    let tx_budget = opening.tx_budget(&fd)?.filter(|_| !core.mode.zero_copy);
     let id = (core.queue.ifindex, core.queue.id);
     xsk::bind(fd.as_fd(), id.0, id.1, libc::XDP_SHARED_UMEM, Some(first.as_fd()))
         .map_err(|source| opening.explain_bind(source, Duration::ZERO))?;
     // From here on the queue's rings are common property.
     socket.receiver.fill.put(&core.queue);
     socket.sender.completion.put(&core.queue);
-    let registration = Registration {
-        zero_copy: core.mode.zero_copy,
-        need_wakeup: core.mode.need_wakeup,
-        multi_buffer: false,
+    lock(core.umem.registrations()).add(&fd, id.0, id.1, registration(core.mode));
+    let segments = facts.xdp.as_ref().and_then(|xdp| xdp.zc_max_segments);
+    let mode = Mode {
+        tx_budget,
+        launch_time: launch_time(&facts),
+        ..config.mode(core.mode.zero_copy, segments)
     };
-    lock(core.umem.registrations()).add(&fd, id.0, id.1, registration);
-    let rx_level = rx.as_ref().map(|rx| rx.indices().clone());
+    let levels =
+        [rx.as_ref().map(|rx| rx.indices().clone()), tx.as_ref().map(|tx| tx.indices().clone())];
     let queue = core.queue.clone();
     let endpoint = Endpoint::Kernel(fd);
     let target = config.fill_target();
     // No program is detached under this socket either, whichever of the two is closed first.
     let attachment = lock(&core.attachment).clone();
-    let core =
-        Core::new(&core.umem, &core.interface, core.queue_id, core.mode, rx_level, endpoint, queue);
+    let core = Core::new(&core.umem, &core.interface, core.queue_id, mode, levels, endpoint, queue);
     *lock(&core.attachment) = attachment;
     Ok(Socket {
         receiver: Receiver::new(core.clone(), rx, Share::Common, target),
         sender: Sender::new(core, tx, Share::Common),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_the_budget_is_named() {
+        let source = io::Error::from_raw_os_error(libc::ENOPROTOOPT);
+        let error = explain_budget(Error::os(Step::SocketOption, "a budget", source));
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("6.17"), "{error}");
+    }
 }

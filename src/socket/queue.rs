@@ -12,7 +12,7 @@ use super::{SocketConfig, endpoint::Endpoint};
 use crate::{
     ring::{Consumer, Indices, Producer, RingSize},
     sync::{Arc, AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, lock},
-    umem::{Held, Holder, Tally, Umem, to_u32},
+    umem::{Held, Holder, Tally, Timestamps, Umem, to_u32},
 };
 
 /// What is common to all sockets of a queue; gone with the last of them.
@@ -22,12 +22,15 @@ pub(crate) struct Queue {
     pub(super) id: u32,
     pub(super) fill_size: RingSize,
     pub(super) completion_size: RingSize,
-    /// The Completion ring, to look at; none at the end, since it keeps the ring mapped.
-    completion_level: Option<Indices>,
+    /// The Fill and the Completion ring, to look at; none at the end, since they keep the rings mapped.
+    pub(super) fill_level: Option<Indices>,
+    pub(super) completion_level: Option<Indices>,
     /// Frames given to the kernel to receive into, and not received by any member yet.
     pub(super) filled: Outstanding,
     /// Frames given to the kernel to send, and not completed yet.
     pub(super) sending: Outstanding,
+    /// When packets were sent for which that was asked.
+    pub(super) timestamps: Mutex<Timestamps>,
     /// The rings, while no sole socket has them.
     fill: Mutex<Option<Producer<u64>>>,
     completion: Mutex<Option<Consumer<u64>>>,
@@ -43,7 +46,7 @@ impl Queue {
         umem: &Umem,
         (ifindex, id): (u32, u32),
         config: &SocketConfig,
-        completion: &Consumer<u64>,
+        [fill, completion]: [&Indices; 2],
         owner: Endpoint,
     ) -> Arc<Self> {
         let queue = Arc::new(Self {
@@ -52,9 +55,11 @@ impl Queue {
             id,
             fill_size: config.fill,
             completion_size: config.completion,
-            completion_level: Some(completion.indices().clone()),
+            fill_level: Some(fill.clone()),
+            completion_level: Some(completion.clone()),
             filled: Outstanding::default(),
             sending: Outstanding::default(),
+            timestamps: Mutex::new(Timestamps::new(config.completion.get())),
             fill: Mutex::default(),
             completion: Mutex::default(),
             exposed: AtomicBool::new(false),
@@ -113,6 +118,7 @@ impl Drop for Queue {
         // Held before it is closed: whoever binds the queue next finds them.
         umem.quarantine(Held { ifindex: self.ifindex, queue: self.id, known, unknown });
         // Unmapped before it is closed: a mapped ring keeps the kernel's socket alive.
+        self.fill_level = None;
         self.completion_level = None;
         drop(owner);
         if let_go {

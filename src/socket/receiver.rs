@@ -18,7 +18,7 @@ use crate::{
     ring::{Consumer, Producer},
     sync::{Arc, Ordering},
     sys::uapi::Desc,
-    umem::{Cache, Taken, to_u32},
+    umem::{Cache, Received, Taken, to_u32},
 };
 
 /// Receives in a row that find nothing before the link is asked for: a loop that spins without ever
@@ -35,6 +35,8 @@ pub struct Receiver {
     /// Frames that the kernel shall have at most to receive into.
     target: u32,
     idle: u32,
+    /// The RX ring begins with the rest of a packet whose beginning was dropped.
+    cut_off: bool,
     pub(super) link: Link,
     /// The socket's place in the XSKMAP, given up first.
     pub(super) entry: Option<MapEntry>,
@@ -54,6 +56,7 @@ impl Receiver {
             cache: Cache::new(&core.umem),
             target,
             idle: 0,
+            cut_off: false,
             link: Link::new(),
             entry: None,
             core,
@@ -82,20 +85,29 @@ impl Receiver {
                 .error(Step::Receive, ErrorKind::Unsupported, "the socket only sends")
                 .hint("open it without `send_only`"));
         };
-        let received = rx.peek(to_u32(batch.room()));
-        let Taken { good, bad } = batch.receive(received, 0);
+        // Before the look at the ring: it brings packets.
+        let driven = if core.mode.busy_poll { drive(core, &mut self.link) } else { Ok(()) };
+        let Received { packets: good, frames, bad, .. } = if core.mode.multi_buffer {
+            receive_packets(core, rx, batch, &mut self.cut_off)
+        } else {
+            let Taken { good, bad } = batch.receive(rx.peek(to_u32(batch.room())));
+            Received { packets: good, frames: good + bad, bad, oversized: false }
+        };
         core.rx.received.add(good);
         if bad > 0 {
             core.rx.lost.add(bad);
             core.umem.counts().lose(to_u32(bad));
         }
-        let sleeps = self.refill(good + bad, Some(batch), completed);
+        let sleeps = self.refill(frames, Some(batch), completed);
         if sleeps {
             self.wake(good > 0)?;
         }
         if good > 0 {
             self.idle = 0;
+            let Core { mode, rx, .. } = &*self.core;
+            rx.spared.add(usize::from(mode.need_wakeup && !mode.busy_poll && !sleeps));
         } else {
+            driven?;
             self.idle += 1;
             if self.idle == IDLE_RECEIVES {
                 self.idle = 0;
@@ -123,11 +135,14 @@ impl Receiver {
 
     /// Gives the kernel frames, calls it if it sleeps, and looks for packets.
     pub(super) fn look(&mut self, completed: Option<&mut Cache>) -> Result<Look> {
+        if self.core.mode.busy_poll && self.rx.is_some() {
+            drive(&self.core, &mut self.link)?;
+        }
         if self.refill(0, None, completed) {
             self.wake(false)?;
         }
         let readable = self.rx.as_mut().is_some_and(|rx| rx.available(1) > 0);
-        Ok(Look { ready: Ready { readable, writable: false }, owes_kick: false })
+        Ok(Look { ready: Ready { readable, writable: false }, ..Look::default() })
     }
 
     /// Gives the kernel new frames for those received: the batch's spare ones first, then completed
@@ -172,6 +187,33 @@ impl Receiver {
             // Packets first: the error comes again with the next call.
             Err(_) if received => Ok(()),
             outcome => outcome,
+        }
+    }
+}
+
+/// Has the driver's receive loop run, in busy polling.
+#[cold]
+fn drive(core: &Core, link: &mut Link) -> Result<()> {
+    core.rx.wakeups.add(1);
+    link.check(core, Step::Receive)
+}
+
+/// Takes whole packets of one or more frames out of the ring.
+fn receive_packets(
+    core: &Core,
+    rx: &mut Consumer<Desc>,
+    batch: &mut Batch,
+    cut_off: &mut bool,
+) -> Received {
+    let mut all = Received::default();
+    loop {
+        let received = batch.receive_packets(rx.peek(to_u32(batch.room())), cut_off);
+        all.frames += received.frames;
+        all.bad += received.bad;
+        core.rx.oversized.add(usize::from(received.oversized));
+        // What follows packets that were dropped is for this call, too.
+        if received.packets > 0 || received.frames == 0 {
+            return Received { packets: received.packets, ..all };
         }
     }
 }

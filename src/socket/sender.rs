@@ -16,9 +16,9 @@ use super::{
 use crate::{
     Batch, ErrorKind, Result, Step,
     ring::{Consumer, Producer},
-    sync::{Arc, Ordering, fence},
+    sync::{Arc, Ordering, fence, lock},
     sys::uapi::Desc,
-    umem::{self, Cache, Taken, to_u32},
+    umem::{self, Cache, Taken, TxTimestamp, to_u32},
 };
 
 /// The sending half of a [`Socket`](super::Socket): one thread sends packets with it while another
@@ -30,6 +30,8 @@ pub struct Sender {
     cache: Cache,
     /// The kernel was called and could not take all: it has to be called again.
     owes_kick: bool,
+    /// Slots that the packet needs which `send` had no room for.
+    needs: u32,
     link: Link,
     pub(super) core: Arc<Core>,
 }
@@ -45,6 +47,7 @@ impl Sender {
             completion,
             cache: Cache::new(&core.umem),
             owes_kick: false,
+            needs: 1,
             link: Link::new(),
             core,
         }
@@ -57,12 +60,23 @@ impl Sender {
         if !core.umem.is(batch.umem()) {
             return Err(wrong_umem(core, Step::Send));
         }
-        if batch.multi_buffer() {
-            return Err(core.error(
-                Step::Send,
-                ErrorKind::Unsupported,
-                "a packet of several frames, on a socket without multi-buffer",
-            ));
+        if batch.multi_buffer() && !core.mode.multi_buffer && batch.has_several_frames() {
+            return Err(core
+                .error(
+                    Step::Send,
+                    ErrorKind::Unsupported,
+                    "a packet of several frames, on a socket without multi-buffer",
+                )
+                .hint("open it with `SocketConfig::multi_buffer`"));
+        }
+        if core.umem.has_tx_metadata() && !core.mode.launch_time && batch.has_launch_time() {
+            return Err(core
+                .error(
+                    Step::Send,
+                    ErrorKind::Unsupported,
+                    "a launch time, which this kernel or device cannot keep",
+                )
+                .hint("`Mode::launch_time` says whether it can"));
         }
         let Some(tx) = &mut self.tx else {
             return Err(core
@@ -70,9 +84,10 @@ impl Sender {
                 .hint("open it without `receive_only`"));
         };
         let mut slots = tx.reserve_up_to(to_u32(batch.len()));
-        let count = batch.send(&mut slots).unwrap_or_else(|| {
-            core.tx.refused.add(batch.recycle_empty());
-            batch.send(&mut slots).unwrap_or(0)
+        let most = core.mode.max_frames as usize;
+        let count = batch.send(&mut slots, most).unwrap_or_else(|| {
+            core.tx.refused.add(batch.recycle_refused(most));
+            batch.send(&mut slots, most).unwrap_or(0)
         });
         // Counted before they can complete.
         let Taken { good, bad } = self.completion.with(&core.queue, |ring| {
@@ -81,6 +96,7 @@ impl Sender {
         });
         slots.submit();
         batch.sent(count);
+        self.needs = to_u32(batch.first_frames());
         core.tx.sent.add(count);
         self.completed(good, bad);
         self.wake(count > 0)?;
@@ -118,6 +134,11 @@ impl Sender {
         Ok(good)
     }
 
+    /// As [`Socket::timestamps`](super::Socket::timestamps).
+    pub fn timestamps(&mut self) -> Vec<TxTimestamp> {
+        lock(&self.core.queue.timestamps).take()
+    }
+
     /// Packets that lie in the TX ring, not taken by the kernel yet: by a look at the ring, so that there
     /// may be fewer by now.
     ///
@@ -130,8 +151,12 @@ impl Sender {
     /// Takes completed frames back, calls the kernel if it sleeps, and looks for room.
     pub(super) fn look(&mut self) -> Result<Look> {
         self.reap()?;
-        let writable = self.tx.as_mut().is_some_and(|tx| tx.free(1) > 0);
-        Ok(Look { ready: Ready { readable: false, writable }, owes_kick: self.owes_kick })
+        let needs = self.needs;
+        let Some(tx) = &mut self.tx else { return Ok(Look::default()) };
+        let writable = tx.free(needs) >= needs;
+        // `poll` says that there is room as soon as half of the ring is free.
+        let crowded = !writable && needs > tx.indices().size() / 2;
+        Ok(Look { ready: Ready { readable: false, writable }, owes_kick: self.owes_kick, crowded })
     }
 
     /// Frames that came back, not yet in the pool: for the other half to use.
@@ -168,10 +193,15 @@ impl Sender {
             // Hardening: the index that we have just published is seen before the flag is read.
             fence(Ordering::SeqCst);
         }
+        if self.core.mode.busy_poll {
+            // The driver's loop takes completed frames back too.
+            return self.kick();
+        }
         let sleeps = !may_sleep || tx.indices().needs_wakeup();
         if sleeps && (submitted || self.owes_kick || tx.indices().level() > 0) {
             return self.kick();
         }
+        self.core.tx.spared.add(usize::from(submitted && !sleeps));
         Ok(())
     }
 
@@ -222,7 +252,11 @@ fn reap(
     batch: Option<&mut Batch>,
     cache: &mut Cache,
 ) -> Taken {
-    let taken = umem::complete(&core.umem, ring.peek(u32::MAX), batch, cache);
+    let completed = ring.peek(u32::MAX);
+    if core.umem.has_tx_metadata() {
+        core.umem.collect_timestamps(&completed, &core.queue.timestamps);
+    }
+    let taken = umem::complete(&core.umem, completed, batch, cache);
     core.queue.sending.sub(to_u32(taken.good + taken.bad));
     taken
 }

@@ -5,12 +5,29 @@ use std::fmt;
 use super::{Receiver, Sender, Socket, core::Core};
 use crate::{
     Error, Result, Step,
-    sync::{Arc, Weak},
+    ring::Indices,
+    sync::{Arc, Weak, lock},
 };
 
 /// What happened on a socket since it was opened: what the kernel counted, and what we did.
 ///
 /// Counters are never added up: in copy mode an empty Fill ring counts in two of the kernel's.
+/// [`Port::snapshot`](crate::Port::snapshot) has them beside the program's and the UMEM's.
+///
+/// ```
+/// # use xskit::{SocketConfig, UmemConfig, fake};
+/// # let umem = UmemConfig::new(64).build()?;
+/// # let config = SocketConfig::default().receive_only().fill(xskit::RingSize::new(32)?);
+/// # let (mut socket, kernel) = fake::socket(&umem, &config)?;
+/// # let mut batch = umem.batch(8);
+/// kernel.deliver(b"a packet");
+/// assert_eq!(socket.statistics()?.levels.rx, 1);
+/// socket.recv(&mut batch)?;
+/// let statistics = socket.statistics()?;
+/// assert_eq!((statistics.received, statistics.levels.rx), (1, 0));
+/// assert_eq!((statistics.wakeups_rx, statistics.wakeups_spared_rx), (0, 1));
+/// # Ok::<(), xskit::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -18,6 +35,8 @@ pub struct Statistics {
     pub kernel: KernelStatistics,
     /// Packets received into batches.
     pub received: u64,
+    /// Packets of more frames than the batch given to `recv` can ever hold: dropped.
+    pub rx_oversized: u64,
     /// Frames given to the kernel to send. Counted at submission, not at completion.
     pub sent: u64,
     /// Frames that came back from the kernel after sending.
@@ -25,15 +44,40 @@ pub struct Statistics {
     /// Packets that the kernel dropped in copy mode when it was called to send (EBUSY). It completes
     /// their frames, and moves none of its counters.
     pub tx_dropped: u64,
-    /// Packets without bytes: not submitted, since the kernel would refuse them.
+    /// Packets with a frame without bytes, or with more frames than
+    /// [`Mode::max_frames`](super::Mode::max_frames): not submitted, since the kernel would refuse them.
     pub tx_refused: u64,
-    /// Descriptors and completions from the kernel that lie outside the UMEM, not followed.
+    /// Times of sending that nobody took before the next ones came.
+    pub timestamps_lost: u64,
+    /// Descriptors and completions from the kernel that lie outside the UMEM, not followed. A packet of
+    /// several frames is dropped whole for one such descriptor.
     pub lost: u64,
     /// System calls made to wake the receiving side. Those that only ask for the link, twice a second
     /// while somebody waits, are not counted.
     pub wakeups_rx: u64,
     /// System calls made to wake the sending side.
     pub wakeups_tx: u64,
+    /// Batches received after which the kernel did not have to be called, as its need_wakeup flag said. In
+    /// copy mode that is every one; without need_wakeup, and with busy polling, none.
+    pub wakeups_spared_rx: u64,
+    /// Batches given to the kernel to send without a call, as its need_wakeup flag said.
+    pub wakeups_spared_tx: u64,
+    /// What lies in the rings now.
+    pub levels: RingLevels,
+}
+
+/// How many entries lie in each ring, by a look from outside: an instant, each ring at its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RingLevels {
+    /// Received packets that nobody has taken yet. Near the ring's size, the reader is too slow.
+    pub rx: u32,
+    /// Packets to send that the kernel has not taken yet.
+    pub tx: u32,
+    /// Free frames for the kernel to receive into. Near 0, it starves. It belongs to the queue.
+    pub fill: u32,
+    /// Sent frames that nobody has taken back yet. It belongs to the queue.
+    pub completion: u32,
 }
 
 /// `XDP_STATISTICS`: the kernel's counters. `None` where the kernel has them not (before 5.9).
@@ -120,6 +164,16 @@ impl Sender {
 }
 
 impl Core {
+    fn levels(&self) -> RingLevels {
+        let level = |ring: &Option<Indices>| ring.as_ref().map_or(0, Indices::level);
+        RingLevels {
+            rx: level(&self.rx_level),
+            tx: level(&self.tx_level),
+            fill: level(&self.queue.fill_level),
+            completion: level(&self.queue.completion_level),
+        }
+    }
+
     pub(super) fn statistics(&self) -> Result<Statistics> {
         let (kernel, complete) = self.endpoint.statistics().map_err(|source| {
             Error::os(Step::Statistics, "XDP_STATISTICS cannot be read", source)
@@ -137,13 +191,18 @@ impl Core {
                 tx_ring_empty_descs: newer(kernel.tx_ring_empty_descs),
             },
             received: self.rx.received.get(),
+            rx_oversized: self.rx.oversized.get(),
             sent: self.tx.sent.get(),
             completed: self.tx.completed.get(),
             tx_dropped: self.tx.dropped.get(),
             tx_refused: self.tx.refused.get(),
+            timestamps_lost: lock(&self.queue.timestamps).lost,
             lost: self.rx.lost.get() + self.tx.lost.get(),
             wakeups_rx: self.rx.wakeups.get(),
             wakeups_tx: self.tx.wakeups.get(),
+            wakeups_spared_rx: self.rx.spared.get(),
+            wakeups_spared_tx: self.tx.spared.get(),
+            levels: self.levels(),
         })
     }
 }

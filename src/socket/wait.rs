@@ -82,6 +82,8 @@ pub(super) struct Look {
     pub(super) ready: Ready,
     /// Packets lie in the TX ring that the kernel could not take when it was called.
     pub(super) owes_kick: bool,
+    /// There is less room to send than it takes, but as much as `poll` waits for.
+    pub(super) crowded: bool,
 }
 
 /// Watches whether the link is there.
@@ -158,7 +160,7 @@ pub(super) fn wait(
     // A time too far away to be told is none.
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {
-        let Look { ready, owes_kick } = look()?;
+        let Look { ready, owes_kick, crowded } = look()?;
         if !ready.timed_out() {
             return Ok(ready);
         }
@@ -168,7 +170,8 @@ pub(super) fn wait(
         if left.is_zero() {
             return Ok(ready);
         }
-        let slice = left.min(if owes_kick { KICK_AGAIN } else { LINK_CHECK });
+        let slice = left.min(if owes_kick || crowded { KICK_AGAIN } else { LINK_CHECK });
+        let interest = Interest { writable: interest.writable && !crowded, ..interest };
         match core.endpoint.poll(interest, slice) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

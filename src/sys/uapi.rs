@@ -9,7 +9,8 @@ use bytemuck::{Pod, Zeroable};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Desc {
-    /// Offset of the first byte from the start of the UMEM.
+    /// Offset of the first byte from the start of the UMEM. With unaligned chunks, a received packet's is
+    /// that of its chunk, and the upper 16 bits say how far into the chunk it begins.
     pub addr: u64,
     /// Bytes of the packet in this frame.
     pub len: u32,
@@ -19,6 +20,34 @@ pub struct Desc {
 
 /// The packet goes on in the next descriptor.
 pub(crate) const XDP_PKT_CONTD: u32 = 1;
+
+/// Metadata lies before the packet; only on a UMEM with metadata.
+pub(crate) const XDP_TX_METADATA: u32 = 1 << 1;
+
+/// `XDP_TXMD_FLAGS_*`.
+pub(crate) const TXMD_TIMESTAMP: u64 = 1 << 0;
+pub(crate) const TXMD_CHECKSUM: u64 = 1 << 1;
+pub(crate) const TXMD_LAUNCH_TIME: u64 = 1 << 2;
+
+/// `struct xsk_tx_metadata` with its request. On completion, the eight bytes after the flags are the
+/// timestamp.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct TxMetadata {
+    pub(crate) flags: u64,
+    pub(crate) csum_start: u16,
+    pub(crate) csum_offset: u16,
+    pub(crate) padding: u32,
+    pub(crate) launch_time: u64,
+}
+
+/// Software checksums in copy mode (6.8).
+pub(crate) const XDP_UMEM_TX_SW_CSUM: u32 = 1 << 1;
+/// `tx_metadata_len` counts (6.11, and stable kernels from 6.8 on).
+pub(crate) const XDP_UMEM_TX_METADATA_LEN: u32 = 1 << 2;
+
+/// Chunks of any size, across the borders of pages (5.4).
+pub(crate) const XDP_UMEM_UNALIGNED_CHUNK_FLAG: u32 = 1 << 0;
 
 /// `struct xdp_umem_reg`. All of its bytes are set: 6.8 read what was padding as `tx_metadata_len`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]

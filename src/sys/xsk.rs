@@ -3,7 +3,7 @@
 use std::{
     io,
     mem::size_of,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     ptr,
 };
 
@@ -120,6 +120,12 @@ pub(crate) fn zero_copy(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(options.flags & XDP_OPTIONS_ZEROCOPY != 0)
 }
 
+/// `XDP_MAX_TX_SKB_BUDGET` (6.17): how many descriptors one call takes from the TX ring in copy mode.
+pub(crate) fn set_tx_budget(socket: BorrowedFd<'_>, descriptors: u32) -> io::Result<()> {
+    const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
+    set(socket, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &descriptors)
+}
+
 /// Sizes what a socket may have in flight; beyond the system's limit where that is permitted.
 /// Returns what the kernel made of it, which is twice what it counts as usable.
 pub(crate) fn set_send_buffer(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<u32> {
@@ -129,6 +135,28 @@ pub(crate) fn set_send_buffer(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<
     }
     let (got, _) = get::<c_int>(socket, libc::SOL_SOCKET, libc::SO_SNDBUF)?;
     Ok(got.unsigned_abs())
+}
+
+/// One of the three options of busy polling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BusyPollOption {
+    Prefer,
+    Micros,
+    Budget,
+}
+
+/// Sets an option of busy polling.
+pub(crate) fn set_busy_poll(
+    socket: BorrowedFd<'_>,
+    option: BusyPollOption,
+    value: c_int,
+) -> io::Result<()> {
+    let name = match option {
+        BusyPollOption::Prefer => libc::SO_PREFER_BUSY_POLL,
+        BusyPollOption::Micros => libc::SO_BUSY_POLL,
+        BusyPollOption::Budget => libc::SO_BUSY_POLL_BUDGET,
+    };
+    set(socket, libc::SOL_SOCKET, name, &value)
 }
 
 /// Binds to an interface and queue.
@@ -154,6 +182,17 @@ pub(crate) fn bind(
             socklen_t::try_from(size_of::<SockaddrXdp>()).expect("16"),
         )
     })
+}
+
+/// Whether the kernel has `XDP_USE_SG`: it looks at the flags of a bind before the interface, of which
+/// there is none here.
+pub(crate) fn knows_multi_buffer() -> io::Result<bool> {
+    knows_bind_flag(libc::XDP_USE_SG)
+}
+
+fn knows_bind_flag(flag: u16) -> io::Result<bool> {
+    let outcome = bind(socket()?.as_fd(), 0, 0, flag, None);
+    Ok(outcome.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV)))
 }
 
 /// Tells the kernel that the TX ring has descriptors: a `sendto` of nothing.
@@ -182,7 +221,12 @@ pub(crate) fn kick_rx(socket: BorrowedFd<'_>) -> io::Result<()> {
     if received < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn set<T: Pod>(socket: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io::Result<()> {
+pub(super) fn set<T: Pod>(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    value: &T,
+) -> io::Result<()> {
     // SAFETY: the value is live and as long as we say; the kernel only reads it.
     checked(unsafe {
         libc::setsockopt(
@@ -196,7 +240,11 @@ fn set<T: Pod>(socket: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> 
 }
 
 /// The option's value, zeroed past what the kernel wrote, and how much that was.
-fn get<T: Pod>(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<(T, usize)> {
+pub(super) fn get<T: Pod>(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+) -> io::Result<(T, usize)> {
     let mut value = T::zeroed();
     let mut len = socklen_t::try_from(size_of::<T>()).expect("options are small");
     // SAFETY: the kernel writes at most `len` bytes into a live value that any bytes are valid for.
@@ -214,4 +262,21 @@ fn get<T: Pod>(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<
 
 fn checked(result: c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bind_flag_that_no_kernel_has_is_told_from_one_that_all_have() {
+        match knows_bind_flag(1 << 15) {
+            // Not permitted to open AF_XDP sockets, or none in this kernel.
+            Err(_) => {}
+            Ok(known) => {
+                assert!(!known);
+                assert!(knows_bind_flag(libc::XDP_COPY).unwrap());
+            }
+        }
+    }
 }

@@ -3,8 +3,9 @@
 use std::{fmt, mem::MaybeUninit, ptr::NonNull};
 
 use super::{
-    BatchCount, FreeList, Place, Umem,
+    BatchCount, FreeList, Geometry, Place, Umem,
     packet::{Packet, PacketMut, Packets, PacketsMut, first_packet},
+    to_u32,
 };
 use crate::{
     Error, ErrorKind, Result, Step,
@@ -54,12 +55,24 @@ pub struct Batch {
     count: Arc<BatchCount>,
 }
 
-/// What became of received descriptors.
+/// What became of received descriptors, where each is a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) good: usize,
     /// Refused, since they point outside the memory or past their chunk.
     pub(crate) bad: usize,
+}
+
+/// What became of received descriptors, where a packet may have several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Received {
+    pub(crate) packets: usize,
+    /// Descriptors taken out of the ring, whatever became of them.
+    pub(crate) frames: usize,
+    /// Of these, refused as in [`Taken`].
+    pub(crate) bad: usize,
+    /// Whether a packet was dropped that this batch will never have room for.
+    pub(crate) oversized: bool,
 }
 
 impl Batch {
@@ -124,7 +137,7 @@ impl Batch {
     /// The packets, in order, to change.
     pub fn packets_mut(&mut self) -> impl Iterator<Item = PacketMut<'_>> {
         let memory = self.memory();
-        PacketsMut::new(memory, self.umem.geometry(), &mut self.descs[self.head..])
+        PacketsMut::new(memory, &self.umem, &mut self.descs[self.head..])
     }
 
     /// Appends up to `count` packets of one frame each, of no bytes yet, to be written and sent;
@@ -139,10 +152,10 @@ impl Batch {
         }
         let count = count.min(self.spare.len());
         self.compact(count);
-        let headroom = u64::from(self.umem.geometry().headroom());
+        let first = u64::from(self.umem.geometry().first_byte());
         let start = self.descs.len();
         let frames = self.spare.pop(count);
-        self.descs.extend(frames.map(|base| Desc { addr: base + headroom, len: 0, options: 0 }));
+        self.descs.extend(frames.map(|base| Desc { addr: base + first, len: 0, options: 0 }));
         self.umem.moved(
             self.descs[start..].iter().map(|desc| &desc.addr),
             Place::Free,
@@ -150,6 +163,58 @@ impl Batch {
         );
         self.note();
         count
+    }
+
+    /// Appends one packet of `len` bytes, over as many frames as it takes, to be written and sent as one
+    /// packet. `None`, and nothing changed, if the batch has no room for all of them, or the UMEM no
+    /// frames.
+    ///
+    /// The bytes are what the frames happened to hold. Each frame begins after the
+    /// [headroom](Umem::headroom) and is filled to its end, but for the last. To send a packet of several
+    /// frames takes a socket with [multi-buffer](crate::SocketConfig::multi_buffer), whose
+    /// [`Mode::max_frames`](crate::Mode::max_frames) says how many.
+    ///
+    /// ```
+    /// use xskit::{SocketConfig, UmemConfig, fake};
+    ///
+    /// let umem = UmemConfig::new(4096).build()?;
+    /// let config = SocketConfig::default().multi_buffer(true);
+    /// let (mut socket, kernel) = fake::socket(&umem, &config)?;
+    /// let mut batch = umem.batch(64);
+    /// let jumbo = vec![7; 9000];
+    /// let mut packet = batch.alloc_packet(jumbo.len()).expect("room for three frames");
+    /// packet.write(&jumbo)?;
+    /// assert_eq!(packet.frames().map(<[u8]>::len).collect::<Vec<_>>(), [4096, 4096, 808]);
+    /// assert_eq!((batch.packet_count(), batch.len()), (1, 3));
+    /// socket.send(&mut batch)?;
+    /// assert_eq!(kernel.transmit(1), [jumbo]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias = "XDP_PKT_CONTD")]
+    pub fn alloc_packet(&mut self, len: usize) -> Option<PacketMut<'_>> {
+        let geometry = self.umem.geometry();
+        let room = (geometry.chunk_bytes() - geometry.first_byte()) as usize;
+        let frames = len.div_ceil(room).max(1);
+        if frames > self.room() || self.spare.len() + (self.umem.pool().len() as usize) < frames {
+            return None;
+        }
+        let before = self.len();
+        if self.alloc(frames) < frames {
+            // Another thread took from the pool meanwhile: those that we got are the last packets.
+            self.drop_frames(self.head + before);
+            return None;
+        }
+        let memory = self.memory();
+        let descs = &mut self.descs[self.head + before..];
+        let mut rest = len;
+        for desc in &mut *descs {
+            let part = rest.min(room);
+            rest -= part;
+            *desc = Desc { len: to_u32(part), options: XDP_PKT_CONTD, ..*desc };
+        }
+        descs[frames - 1].options = 0;
+        self.multi_buffer |= frames > 1;
+        Some(PacketMut::new(memory, &self.umem, descs))
     }
 
     /// Moves packets from the front of `other` to the end of this batch, as many as there is room for;
@@ -185,12 +250,7 @@ impl Batch {
 
     /// Drops all packets but the first `packets`; their frames become spare.
     pub fn truncate(&mut self, packets: usize) {
-        let at = self.head + self.frames_in_first(packets);
-        for index in at..self.descs.len() {
-            self.recycle(self.descs[index].addr);
-        }
-        self.descs.truncate(at);
-        self.forget_front(0);
+        self.drop_frames(self.head + self.frames_in_first(packets));
     }
 
     /// Drops all packets; their frames become spare.
@@ -200,9 +260,21 @@ impl Batch {
 
     /// Keeps the packets for which `keep` returns true; the frames of the others become spare.
     pub fn retain(&mut self, mut keep: impl FnMut(&mut PacketMut<'_>) -> bool) {
+        if self.umem.geometry().is_unaligned() {
+            self.retain_in::<true>(&mut keep);
+        } else {
+            self.retain_in::<false>(&mut keep);
+        }
+    }
+
+    #[inline]
+    fn retain_in<const UNALIGNED: bool>(
+        &mut self,
+        keep: &mut impl FnMut(&mut PacketMut<'_>) -> bool,
+    ) {
         let mut sieve = Sieve::new(self);
         while let Some(mut packet) = sieve.packet() {
-            if keep(&mut packet) { sieve.keep() } else { sieve.recycle() }
+            if keep(&mut packet) { sieve.keep() } else { sieve.recycle::<UNALIGNED>() }
         }
     }
 
@@ -254,8 +326,29 @@ impl Batch {
     }
 
     /// Whether a packet may have several frames.
+    #[inline]
     pub(crate) fn multi_buffer(&self) -> bool {
         self.multi_buffer
+    }
+
+    /// Whether a packet has several frames, by a look at each of them.
+    pub(crate) fn has_several_frames(&mut self) -> bool {
+        self.multi_buffer = self.descs().iter().any(|desc| desc.options & XDP_PKT_CONTD != 0);
+        self.multi_buffer
+    }
+
+    /// Whether a launch time is asked for one of the packets.
+    pub(crate) fn has_launch_time(&self) -> bool {
+        self.umem.requests().is_some_and(|requests| {
+            let geometry = self.umem.geometry();
+            self.descs().iter().any(|desc| requests.has_launch_time(geometry, desc))
+        })
+    }
+
+    /// The number of frames of the first packet; 1 where there is none.
+    #[inline]
+    pub(crate) fn first_frames(&self) -> usize {
+        if self.multi_buffer { first_packet(self.descs()).max(1) } else { 1 }
     }
 
     /// Free frames, to give to the kernel from and to put completed ones into.
@@ -268,28 +361,17 @@ impl Batch {
         self.capacity - self.spare.len()
     }
 
-    /// Takes over received frames. Each is checked to lie in a chunk, in the same pass that copies it.
-    /// Of the options, those in `options` are kept.
-    pub(crate) fn receive(&mut self, received: Peeked<'_, Desc>, options: u32) -> Taken {
-        let (before, after) = received.slices();
+    /// Takes over received frames, each a packet. Each is checked to lie in a chunk, in the same pass that
+    /// copies it.
+    pub(crate) fn receive(&mut self, received: Peeked<'_, Desc>) -> Taken {
         let count = received.len();
         debug_assert!(count <= self.room(), "more than the batch has room for");
         self.compact(count);
         let start = self.descs.len();
-        let room = self.descs.spare_capacity_mut();
         let geometry = *self.umem.geometry();
-        let mut fault = 0;
-        let mut seen = 0;
-        let (first, second) = room.split_at_mut(before.len());
-        for (from, to) in [(before, first), (after, second)] {
-            let to: &mut [MaybeUninit<Desc>] = to;
-            for (desc, to) in from.iter().zip(to) {
-                fault |= geometry.packet_fault(desc.addr, desc.len);
-                seen |= desc.options;
-                to.write(Desc { options: desc.options & options, ..*desc });
-            }
-        }
-        // SAFETY: `compact` has made room for `count` more, and the loops above have written them.
+        let fault =
+            copy_in(geometry, received.slices(), self.descs.spare_capacity_mut(), 0, |_| {});
+        // SAFETY: `compact` has made room for `count` more, and `copy_in` has written them.
         unsafe { self.descs.set_len(start + count) };
         let bad = if fault >> 63 == 0 { 0 } else { self.discard_faulty(start) };
         self.umem.moved(
@@ -297,32 +379,154 @@ impl Batch {
             Place::Fill,
             Place::Batch,
         );
-        self.multi_buffer |= seen & options & XDP_PKT_CONTD != 0;
         received.release();
         self.note();
         Taken { good: count - bad, bad }
     }
 
-    /// Copies packets from the front into the slots of a TX ring, as many as fit; returns how many
-    /// frames. They stay in the batch until [`sent`](Self::sent).
+    /// Takes over received frames, of which a packet may have several: whole packets only. The others
+    /// stay in the ring, unless not even an empty batch of this capacity has room for the first: then its
+    /// frames are recycled. `cut_off` says that the ring begins with the rest of such a packet.
+    pub(crate) fn receive_packets(
+        &mut self,
+        received: Peeked<'_, Desc>,
+        cut_off: &mut bool,
+    ) -> Received {
+        if *cut_off {
+            return self.skip_packet(received, cut_off);
+        }
+        let count = received.len();
+        debug_assert!(count <= self.room(), "more than the batch has room for");
+        self.compact(count);
+        let start = self.descs.len();
+        let room = self.descs.spare_capacity_mut();
+        let geometry = *self.umem.geometry();
+        // Frames and packets up to the last that is complete.
+        let (mut frames, mut packets, mut index) = (0, 0, 0);
+        let fault = copy_in(geometry, received.slices(), room, XDP_PKT_CONTD, |desc| {
+            index += 1;
+            if desc.options & XDP_PKT_CONTD == 0 {
+                frames = index;
+                packets += 1;
+            }
+        });
+        if frames == 0 && count == self.capacity {
+            *cut_off = true;
+            return Received { oversized: true, ..self.skip_packet(received, cut_off) };
+        }
+        // SAFETY: `compact` has made room for `count` more, and `copy_in` has written that many, of which
+        // these are a part.
+        unsafe { self.descs.set_len(start + frames) };
+        received.release_first(frames);
+        let mut bad = 0;
+        if fault >> 63 != 0 {
+            let voided = self.discard_faulty_packets(start);
+            bad = voided.bad;
+            packets -= voided.packets;
+        }
+        self.umem.moved(
+            self.descs[start..].iter().map(|desc| &desc.addr),
+            Place::Fill,
+            Place::Batch,
+        );
+        self.multi_buffer |= self.descs.len() - start > packets;
+        self.note();
+        Received { packets, frames, bad, oversized: false }
+    }
+
+    /// Recycles the frames of the packet that the ring begins with, as far as they are there.
+    #[cold]
+    fn skip_packet(&mut self, received: Peeked<'_, Desc>, cut_off: &mut bool) -> Received {
+        let descs: Vec<Desc> = received.iter().copied().collect();
+        let frames = first_packet(&descs);
+        let bad = self.recycle_received(&descs[..frames]);
+        *cut_off = descs[..frames].last().is_none_or(|desc| desc.options & XDP_PKT_CONTD != 0);
+        received.release_first(frames);
+        self.note();
+        Received { packets: 0, frames, bad, oversized: false }
+    }
+
+    /// Recycles received frames; returns how many of them do not exist.
+    #[cold]
+    fn recycle_received(&mut self, descs: &[Desc]) -> usize {
+        let geometry = *self.umem.geometry();
+        let mut bad = 0;
+        for desc in descs {
+            if geometry.holds_packet(desc.addr, desc.len) {
+                let base = geometry.base(desc.addr);
+                self.umem.moved([&base], Place::Fill, Place::Batch);
+                self.recycle(base);
+            } else {
+                bad += 1;
+            }
+        }
+        bad
+    }
+
+    /// Takes out packets of which a descriptor leads outside the memory: nothing can be said about the
+    /// frame behind that one; the others are recycled.
+    #[cold]
+    fn discard_faulty_packets(&mut self, start: usize) -> Received {
+        let geometry = *self.umem.geometry();
+        let mut voided = Received::default();
+        let received = self.descs.split_off(start);
+        let mut rest = received.as_slice();
+        while !rest.is_empty() {
+            let (packet, after) = rest.split_at(first_packet(rest));
+            rest = after;
+            if packet.iter().all(|desc| geometry.holds_packet(desc.addr, desc.len)) {
+                self.descs.extend_from_slice(packet);
+            } else {
+                voided.packets += 1;
+                voided.bad += self.recycle_received(packet);
+            }
+        }
+        voided
+    }
+
+    /// Copies packets from the front into the slots of a TX ring, as many whole ones as fit; returns how
+    /// many frames. They stay in the batch until [`sent`](Self::sent).
     ///
-    /// None, where the kernel would refuse one of them: see [`recycle_empty`](Self::recycle_empty).
-    pub(crate) fn send(&self, slots: &mut Reserved<'_, Desc>) -> Option<usize> {
+    /// None, where the kernel would refuse one of them, `most` being the frames that a packet can have:
+    /// see [`recycle_refused`](Self::recycle_refused).
+    pub(crate) fn send(&self, slots: &mut Reserved<'_, Desc>, most: usize) -> Option<usize> {
         let count = if self.multi_buffer {
-            whole_packets(self.descs(), slots.len()).0
+            let (frames, _) = whole_packets(self.descs(), slots.len());
+            // The next one, too: with too many frames for the ring it would wait for ever.
+            let next = first_packet(&self.descs()[frames..]);
+            if next > most || longest_packet(&self.descs()[..frames]) > most {
+                return None;
+            }
+            frames
         } else {
             slots.len().min(self.len())
         };
+        let requests = self.umem.requests();
+        if let Some(requests) = requests {
+            let geometry = self.umem.geometry();
+            if !self.descs()[..count].iter().all(|desc| requests.is_good(geometry, desc)) {
+                return None;
+            }
+        }
         let (before, after) = slots.unwritten();
         let mut empty = 0;
-        for (desc, to) in self.descs()[..count].iter().zip(before.iter_mut().chain(after)) {
-            empty |= u64::from(desc.len).wrapping_sub(1);
-            to.write(*desc);
+        let (first, second) = self.descs()[..count].split_at(count.min(before.len()));
+        for (from, to) in [(first, before), (second, after)] {
+            for (desc, to) in from.iter().zip(to) {
+                empty |= u64::from(desc.len).wrapping_sub(1);
+                to.write(*desc);
+            }
         }
         if empty >> 63 != 0 {
             return None;
         }
-        // SAFETY: written in the loop above. The batch owns the frames, each lies in its chunk, and
+        if let Some(requests) = requests {
+            for desc in &self.descs()[..count] {
+                // SAFETY: the batch owns the frames, and all descriptors are good, by the check above.
+                unsafe { requests.submit(self.memory(), self.umem.geometry(), desc) };
+            }
+        }
+        // SAFETY: written in the loops above. The batch owns the frames, each lies in its chunk, and
         // the caller takes them from it before anything else can touch it.
         unsafe { slots.assume_written(count) };
         Some(count)
@@ -353,14 +557,16 @@ impl Batch {
     }
 
     /// Makes spare the frames of packets that the kernel would refuse, since a frame of theirs is
-    /// empty; returns how many packets that were.
+    /// empty or they have more than `most`; returns how many packets that were.
     #[cold]
-    pub(crate) fn recycle_empty(&mut self) -> usize {
+    pub(crate) fn recycle_refused(&mut self, most: usize) -> usize {
         let mut refused = 0;
         self.retain(|packet| {
-            let whole = packet.frames().all(|frame| !frame.is_empty());
-            refused += usize::from(!whole);
-            whole
+            let good = packet.frames().len() <= most
+                && packet.frames().all(|frame| !frame.is_empty())
+                && packet.is_good();
+            refused += usize::from(!good);
+            good
         });
         refused
     }
@@ -406,13 +612,31 @@ impl Batch {
         }
     }
 
-    /// The chunk of this address is free again.
-    fn recycle(&mut self, address: u64) {
+    /// Recycles the frames of descriptors from this one on.
+    fn drop_frames(&mut self, from: usize) {
+        let geometry = *self.umem.geometry();
+        if geometry.is_unaligned() {
+            self.drop_frames_in::<true>(geometry, from);
+        } else {
+            self.drop_frames_in::<false>(geometry, from);
+        }
+        self.descs.truncate(from);
+        self.forget_front(0);
+    }
+
+    fn drop_frames_in<const UNALIGNED: bool>(&mut self, geometry: Geometry, from: usize) {
+        for index in from..self.descs.len() {
+            self.recycle(geometry.base_in::<UNALIGNED>(self.descs[index].addr));
+        }
+    }
+
+    /// The chunk that begins at this address is free again.
+    #[inline]
+    fn recycle(&mut self, base: u64) {
         if self.spare_room() == 0 {
             // Half of it, so that the pool's lock is taken once for many frames.
             self.spare.give_to(self.umem.pool(), self.capacity.div_ceil(2));
         }
-        let base = self.umem.geometry().base(address);
         self.umem.moved([&base], Place::Batch, Place::Free);
         self.spare.push(base);
     }
@@ -450,6 +674,46 @@ impl Batch {
     }
 }
 
+/// Copies descriptors out of a ring, their addresses made plain, with those of their options that are in
+/// `options`, and shows each to `look`. Highest bit set if one of them does not lie in a chunk.
+#[inline]
+fn copy_in(
+    geometry: Geometry,
+    from: (&[Desc], &[Desc]),
+    to: &mut [MaybeUninit<Desc>],
+    options: u32,
+    mut look: impl FnMut(&Desc),
+) -> u64 {
+    // Once a batch, so that aligned chunks pay nothing for the others.
+    if geometry.is_unaligned() {
+        copy_in_as::<true>(geometry, from, to, options, &mut look)
+    } else {
+        copy_in_as::<false>(geometry, from, to, options, &mut look)
+    }
+}
+
+#[inline]
+fn copy_in_as<const UNALIGNED: bool>(
+    geometry: Geometry,
+    (before, after): (&[Desc], &[Desc]),
+    to: &mut [MaybeUninit<Desc>],
+    options: u32,
+    look: &mut impl FnMut(&Desc),
+) -> u64 {
+    let mut fault = 0;
+    let (first, second) = to.split_at_mut(before.len());
+    for (from, to) in [(before, first), (after, second)] {
+        let to: &mut [MaybeUninit<Desc>] = to;
+        for (desc, to) in from.iter().zip(to) {
+            fault |= geometry.packet_fault::<UNALIGNED>(desc.addr, desc.len);
+            let addr = Geometry::plain::<UNALIGNED>(desc.addr);
+            to.write(Desc { addr, len: desc.len, options: desc.options & options });
+            look(desc);
+        }
+    }
+    fault
+}
+
 /// How many frames, of how many whole packets, lie in the first `room` descriptors.
 fn whole_packets(descs: &[Desc], room: usize) -> (usize, usize) {
     let (mut frames, mut packets) = (0, 0);
@@ -462,6 +726,18 @@ fn whole_packets(descs: &[Desc], room: usize) -> (usize, usize) {
         packets += 1;
     }
     (frames, packets)
+}
+
+/// The number of frames of the packet that has most of them.
+fn longest_packet(descs: &[Desc]) -> usize {
+    let mut longest = 0;
+    let mut rest = descs;
+    while !rest.is_empty() {
+        let next = first_packet(rest);
+        longest = longest.max(next);
+        rest = &rest[next..];
+    }
+    longest
 }
 
 impl Drop for Batch {
@@ -509,7 +785,7 @@ impl<'a> Sieve<'a> {
         self.end = self.read + first_packet(rest);
         let memory = self.batch.memory();
         let descs = &mut self.batch.descs[self.read..self.end];
-        Some(PacketMut::new(memory, self.batch.umem.geometry(), descs))
+        Some(PacketMut::new(memory, &self.batch.umem, descs))
     }
 
     /// The number of frames of the packet at hand.
@@ -523,11 +799,12 @@ impl<'a> Sieve<'a> {
         self.read = self.end;
     }
 
-    fn recycle(&mut self) {
+    fn recycle<const UNALIGNED: bool>(&mut self) {
         while self.read < self.end {
             let address = self.batch.descs[self.read].addr;
             self.read += 1;
-            self.batch.recycle(address);
+            let base = self.batch.umem.geometry().base_in::<UNALIGNED>(address);
+            self.batch.recycle(base);
         }
     }
 

@@ -25,12 +25,28 @@ pub struct UmemConfig {
     chunk_size: ChunkSize,
     headroom: u32,
     pages: Pages,
+    metadata: Metadata,
+}
+
+/// What lies before packets, beside the headroom.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Metadata {
+    pub(super) tx: bool,
+    pub(super) software_checksums: bool,
+    /// Bytes that an XDP program leaves before received packets.
+    pub(super) rx: u32,
 }
 
 impl UmemConfig {
     /// A UMEM of `chunks` chunks of 4096 bytes on normal pages, without headroom.
     pub fn new(chunks: u32) -> Self {
-        Self { chunks, chunk_size: ChunkSize::default(), headroom: 0, pages: Pages::default() }
+        Self {
+            chunks,
+            chunk_size: ChunkSize::default(),
+            headroom: 0,
+            pages: Pages::default(),
+            metadata: Metadata::default(),
+        }
     }
 
     /// The size of a chunk.
@@ -52,14 +68,44 @@ impl UmemConfig {
         self
     }
 
+    /// Keeps 24 bytes before each packet to send for what can be [asked for it](super::TxRequest):
+    /// checksum, timestamp, launch time. They are not the headroom's. Linux 6.8 with its stable updates,
+    /// or 6.11; earlier ones refuse the first socket.
+    #[doc(alias = "XDP_UMEM_TX_METADATA_LEN")]
+    #[doc(alias = "XDP_TX_METADATA")]
+    pub fn tx_metadata(mut self, on: bool) -> Self {
+        self.metadata.tx = on;
+        self.metadata.software_checksums &= on;
+        self
+    }
+
+    /// As [`tx_metadata`](Self::tx_metadata), and in copy mode the kernel computes the checksums that are
+    /// asked for, instead of leaving them to an interface that may not.
+    #[doc(alias = "XDP_UMEM_TX_SW_CSUM")]
+    pub fn software_checksums(mut self, on: bool) -> Self {
+        self.metadata.tx |= on;
+        self.metadata.software_checksums = on;
+        self
+    }
+
+    /// Bytes that your XDP program leaves before each received packet (`bpf_xdp_adjust_meta`), to be read
+    /// with [`Packet::metadata`](super::Packet::metadata): a multiple of 4 up to 252; older kernels let a
+    /// program leave 32 at most. The embedded program leaves none.
+    #[doc(alias = "bpf_xdp_adjust_meta")]
+    pub fn rx_metadata(mut self, bytes: u32) -> Self {
+        self.metadata.rx = bytes;
+        self
+    }
+
     /// Maps the memory. It is given to the kernel by the first socket, and locked from then on.
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for 0 chunks or too much headroom,
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for 0 chunks, too much headroom, or a length of
+    /// metadata that no program can leave,
     /// [`Limit`](crate::ErrorKind::Limit) if the memory is not to be had.
     pub fn build(self) -> Result<Umem> {
-        let geometry = Geometry::new(self.chunks, self.chunk_size, self.headroom)?;
+        let geometry = Geometry::new(self.chunks, self.chunk_size, self.headroom, self.metadata)?;
         let (memory, pages) = Memory::map(geometry.bytes(), self.pages)?;
         Ok(Umem::new(memory, geometry, pages))
     }
@@ -86,7 +132,7 @@ impl UmemConfig {
         len: usize,
         owner: impl std::any::Any + Send + Sync,
     ) -> Result<Umem> {
-        let geometry = Geometry::new(self.chunks, self.chunk_size, self.headroom)?;
+        let geometry = Geometry::new(self.chunks, self.chunk_size, self.headroom, self.metadata)?;
         if geometry.bytes() != len as u64 {
             return Err(Error::invalid(format!(
                 "{len} bytes handed in for {} chunks of {}, which take {}",

@@ -122,13 +122,14 @@ impl FreeList {
 
     /// Takes frames over that the kernel has sent, whatever offset in their chunk it names; returns how
     /// many it named that do not exist.
-    fn complete(&mut self, umem: &Umem, completed: &[u64]) -> usize {
+    #[inline]
+    fn complete<const UNALIGNED: bool>(&mut self, umem: &Umem, completed: &[u64]) -> usize {
         let geometry = *umem.geometry();
         let start = self.frames.len();
         let mut fault = 0;
         self.frames.extend(completed.iter().map(|address| {
-            fault |= geometry.address_fault(*address);
-            geometry.base(*address)
+            fault |= geometry.address_fault::<UNALIGNED>(*address);
+            geometry.base_in::<UNALIGNED>(*address)
         }));
         if fault >> 63 != 0 {
             self.frames.truncate(start);
@@ -192,6 +193,21 @@ pub(crate) fn complete(
     batch: Option<&mut Batch>,
     cache: &mut Cache,
 ) -> Taken {
+    // Once for all of them, so that aligned chunks pay nothing for the others.
+    if umem.geometry().is_unaligned() {
+        complete_in::<true>(umem, completed, batch, cache)
+    } else {
+        complete_in::<false>(umem, completed, batch, cache)
+    }
+}
+
+#[inline]
+fn complete_in<const UNALIGNED: bool>(
+    umem: &Umem,
+    completed: Peeked<'_, u64>,
+    batch: Option<&mut Batch>,
+    cache: &mut Cache,
+) -> Taken {
     let (before, after) = completed.slices();
     let mut bad = 0;
     let mut room = batch.as_ref().map_or(0, |batch| batch.spare_room());
@@ -199,9 +215,9 @@ pub(crate) fn complete(
     for completed in [before, after] {
         let (first, rest) = completed.split_at(room.min(completed.len()));
         if let Some(spare) = &mut spare {
-            bad += spare.complete(umem, first);
+            bad += spare.complete::<UNALIGNED>(umem, first);
         }
-        bad += cache.list.complete(umem, rest);
+        bad += cache.list.complete::<UNALIGNED>(umem, rest);
         room -= first.len();
     }
     cache.trim(umem.pool());

@@ -9,6 +9,7 @@
 
 mod audit;
 mod batch;
+mod checksum;
 mod config;
 mod detached;
 mod free;
@@ -18,13 +19,15 @@ mod packet;
 mod place;
 mod quarantine;
 mod registration;
+mod tx_metadata;
 
 use std::{fmt, sync::OnceLock};
 
 pub use audit::Audit;
 pub(crate) use audit::{BatchCount, Holder, Tally};
 pub use batch::Batch;
-pub(crate) use batch::Taken;
+pub(crate) use batch::{Received, Taken};
+pub use checksum::pseudo_header;
 pub use config::UmemConfig;
 pub use detached::{attach, detach};
 pub(crate) use free::{Cache, Prefilled, complete};
@@ -40,8 +43,14 @@ use place::Places;
 pub(crate) use quarantine::Held;
 use quarantine::Quarantine;
 pub(crate) use registration::{Registration, Registrations};
+use tx_metadata::Requests;
+pub(crate) use tx_metadata::Timestamps;
+pub use tx_metadata::{TxRequest, TxTimestamp};
 
-use crate::sync::{Arc, Mutex};
+use crate::{
+    ring::Peeked,
+    sync::{Arc, Mutex},
+};
 
 /// Page-aligned memory cut into chunks, shared by sockets, batches and the kernel.
 ///
@@ -66,6 +75,8 @@ struct Shared {
     geometry: Geometry,
     pool: Pool,
     places: Places,
+    /// Where packets to send can have metadata.
+    requests: Option<Requests>,
     quarantine: Mutex<Quarantine>,
     registrations: Mutex<Registrations>,
     counts: audit::Counts,
@@ -80,6 +91,7 @@ impl Umem {
         Self(Arc::new(Shared {
             pool,
             places: Places::new(geometry.chunks()),
+            requests: (geometry.tx_metadata() > 0).then(|| Requests::new(geometry.chunks())),
             quarantine: Mutex::default(),
             registrations: Mutex::default(),
             counts: audit::Counts::default(),
@@ -154,6 +166,28 @@ impl Umem {
 
     pub(crate) fn memory(&self) -> &Memory {
         &self.0.memory
+    }
+
+    fn requests(&self) -> Option<&Requests> {
+        self.0.requests.as_ref()
+    }
+
+    /// Whether something can be asked for packets to send.
+    #[inline]
+    pub(crate) fn has_tx_metadata(&self) -> bool {
+        self.0.requests.is_some()
+    }
+
+    /// Collects the timestamps of frames that have just completed.
+    pub(crate) fn collect_timestamps(&self, completed: &Peeked<'_, u64>, to: &Mutex<Timestamps>) {
+        if completed.is_empty() {
+            return;
+        }
+        if let Some(requests) = self.requests() {
+            let memory = self.memory().start();
+            let mut to = crate::sync::lock(to);
+            requests.collect(memory, self.geometry(), completed.iter(), &mut to);
+        }
     }
 
     /// Notes that frames moved, and panics if one was not where it should have been: with the feature

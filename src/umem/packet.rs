@@ -2,20 +2,26 @@
 
 use std::{fmt, mem, ptr::NonNull, slice};
 
-use super::{Batch, Geometry, at};
-use crate::sys::uapi::{Desc, XDP_PKT_CONTD};
+use bytemuck::Pod;
+
+use super::{Batch, Geometry, TxRequest, Umem, at, checksum};
+use crate::{
+    Error, ErrorKind, Result, Step,
+    sys::uapi::{Desc, XDP_PKT_CONTD, XDP_TX_METADATA},
+};
 
 /// A packet in a [`Batch`], to read: one frame, or several when it is larger than a chunk.
 #[derive(Clone, Copy)]
 pub struct Packet<'a> {
     memory: NonNull<u8>,
+    geometry: &'a Geometry,
     descs: &'a [Desc],
 }
 
 /// A packet in a [`Batch`], to read, change, shorten and lengthen.
 pub struct PacketMut<'a> {
     memory: NonNull<u8>,
-    geometry: &'a Geometry,
+    umem: &'a Umem,
     descs: &'a mut [Desc],
 }
 
@@ -80,6 +86,41 @@ impl<'a> Packet<'a> {
         unsafe { bytes(self.memory, &self.descs[0]) }
     }
 
+    /// What an XDP program left before the received packet with `bpf_xdp_adjust_meta`, of the length that
+    /// [`UmemConfig::rx_metadata`](super::UmemConfig::rx_metadata) says. Where the program left nothing, it
+    /// is what the chunk happened to hold: that it did is the program's and your agreement.
+    ///
+    /// ```
+    /// use xskit::{SocketConfig, UmemConfig, fake};
+    ///
+    /// #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+    /// #[repr(C)]
+    /// struct Mark {
+    ///     flow: u32,
+    ///     rule: u32,
+    /// }
+    ///
+    /// let umem = UmemConfig::new(4096).rx_metadata(8).build()?;
+    /// let (mut socket, kernel) = fake::socket(&umem, &SocketConfig::default())?;
+    /// kernel.deliver_with_metadata(&[7, 0, 0, 0, 1, 0, 0, 0], b"packet");
+    /// let mut batch = umem.batch(64);
+    /// socket.recv(&mut batch)?;
+    /// for packet in batch.packets() {
+    ///     let mark: Mark = packet.metadata()?;
+    ///     assert_eq!((u32::from_le(mark.flow), u32::from_le(mark.rule)), (7, 1));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`NoRoom`] if `T` has another length than the metadata, or the chunk less room before the packet.
+    #[doc(alias = "bpf_xdp_adjust_meta")]
+    #[doc(alias = "data_meta")]
+    pub fn metadata<T: Pod>(&self) -> Result<T, NoRoom> {
+        metadata(self.memory, self.geometry, &self.descs[0])
+    }
+
     /// The bytes of each frame.
     pub fn frames(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
         let memory = self.memory;
@@ -88,10 +129,26 @@ impl<'a> Packet<'a> {
     }
 }
 
+/// What lies before the packet, if it is as long as its configuration says and the chunk has as much there.
+fn metadata<T: Pod>(memory: NonNull<u8>, geometry: &Geometry, head: &Desc) -> Result<T, NoRoom> {
+    let (asked, possible) = (size_of::<T>(), geometry.rx_metadata() as usize);
+    let before = geometry.offset(head.addr) as usize;
+    if asked != possible || asked > before {
+        return Err(NoRoom { asked, possible: possible.min(before) });
+    }
+    let mut value = T::zeroed();
+    // SAFETY: the chunk that the packet begins in has as many bytes before it, of mapped, initialised
+    // memory; the packet's batch owns the chunk, which nobody writes meanwhile.
+    let bytes =
+        unsafe { slice::from_raw_parts(at(memory, head.addr - asked as u64).as_ptr(), asked) };
+    bytemuck::bytes_of_mut(&mut value).copy_from_slice(bytes);
+    Ok(value)
+}
+
 impl<'a> PacketMut<'a> {
     /// A view of one packet's descriptors.
-    pub(super) fn new(memory: NonNull<u8>, geometry: &'a Geometry, descs: &'a mut [Desc]) -> Self {
-        Self { memory, geometry, descs }
+    pub(super) fn new(memory: NonNull<u8>, umem: &'a Umem, descs: &'a mut [Desc]) -> Self {
+        Self { memory, umem, descs }
     }
 
     /// Bytes in the packet, over all of its frames.
@@ -117,6 +174,16 @@ impl<'a> PacketMut<'a> {
         unsafe { bytes_mut(self.memory, &mut self.descs[0]) }
     }
 
+    /// As [`Packet::metadata`], as long as the front has not been moved.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[doc(alias = "bpf_xdp_adjust_meta")]
+    pub fn metadata<T: Pod>(&self) -> Result<T, NoRoom> {
+        metadata(self.memory, self.geometry(), &self.descs[0])
+    }
+
     /// The bytes of each frame.
     pub fn frames(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         let memory = self.memory;
@@ -135,7 +202,7 @@ impl<'a> PacketMut<'a> {
     /// The longest this packet can become by [`set_len`](Self::set_len).
     pub fn max_len(&self) -> usize {
         let last = self.descs.len() - 1;
-        let room = self.geometry.chunk_bytes() - self.geometry.offset(self.descs[last].addr);
+        let room = self.geometry().chunk_bytes() - self.geometry().offset(self.descs[last].addr);
         length(&self.descs[..last]) + room as usize
     }
 
@@ -163,10 +230,11 @@ impl<'a> PacketMut<'a> {
     ///
     /// [`NoRoom`] if the first frame has fewer; the packet is as it was.
     pub fn trim_front(&mut self, count: usize) -> Result<(), NoRoom> {
+        let geometry = self.umem.geometry();
         let head = &mut self.descs[0];
         // One past a chunk's end is the next chunk's first byte: a frame that fills its chunk to the
         // end keeps its last byte.
-        let fills = self.geometry.offset(head.addr) + head.len == self.geometry.chunk_bytes();
+        let fills = geometry.offset(head.addr) + head.len == geometry.chunk_bytes();
         let possible = (head.len - u32::from(fills && head.len > 0)) as usize;
         if count > possible {
             return Err(NoRoom { asked: count, possible });
@@ -182,16 +250,103 @@ impl<'a> PacketMut<'a> {
     ///
     /// # Errors
     ///
-    /// [`NoRoom`] if the chunk begins before; the packet is as it was.
+    /// [`NoRoom`] if the chunk begins before, or its area for metadata ends before; the packet is as it was.
     pub fn grow_front(&mut self, count: usize) -> Result<(), NoRoom> {
+        let geometry = self.umem.geometry();
         let head = &mut self.descs[0];
-        let possible = self.geometry.offset(head.addr) as usize;
+        // Never into the metadata of a packet to send.
+        let possible = geometry.offset(head.addr).saturating_sub(geometry.tx_metadata()) as usize;
         if count > possible {
             return Err(NoRoom { asked: count, possible });
         }
         head.addr -= count as u64;
         head.len += narrow(count);
         Ok(())
+    }
+
+    /// Asks the kernel or the device for something when this packet is sent, instead of what was asked
+    /// before. Offsets count from the packet's first byte at that time.
+    ///
+    /// A packet that has become too short for its checksum by then is not sent, and counted as
+    /// [`tx_refused`](crate::Statistics::tx_refused).
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](ErrorKind::Unsupported) on a UMEM without
+    /// [`tx_metadata`](super::UmemConfig::tx_metadata), [`InvalidInput`](ErrorKind::InvalidInput) for a
+    /// checksum outside the packet's first frame. What was asked before stays.
+    #[doc(alias = "XDP_TX_METADATA")]
+    pub fn request(&mut self, request: TxRequest) -> Result<()> {
+        let Some(requests) = self.umem.requests() else {
+            let reason = "the UMEM has no room for metadata before packets";
+            return Err(Error::new(Step::Send, ErrorKind::Unsupported, reason)
+                .hint("make it with `UmemConfig::tx_metadata`"));
+        };
+        let (least, len) = (request.least_len(), self.head().len());
+        if least > len {
+            return Err(Error::invalid(format!(
+                "a checksum field that ends at byte {least} of a packet whose first frame has {len}"
+            ))
+            .hint("write the packet first"));
+        }
+        let head = &mut self.descs[0];
+        requests.set(self.umem.geometry().chunk(head.addr), &request);
+        head.options |= XDP_TX_METADATA;
+        Ok(())
+    }
+
+    /// Computes the Internet checksum over everything from byte `start` to the packet's end, over all
+    /// frames, and stores it `offset` bytes after `start`, in the first frame: what
+    /// [`TxRequest::checksum`] asks of others. What is there before is added: the sum of the
+    /// [pseudo-header](super::pseudo_header), or zero.
+    ///
+    /// ```
+    /// # let umem = xskit::UmemConfig::new(8).build()?;
+    /// # let mut batch = umem.batch(1);
+    /// # batch.alloc(1);
+    /// # let mut packet = batch.packets_mut().next().unwrap();
+    /// // The header of an IPv4 packet, its checksum at byte 10.
+    /// let mut header = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    /// packet.write(&header)?;
+    /// packet.fill_checksum(0, 10)?;
+    /// assert_eq!(packet.head()[10..12], [0x66, 0xd7]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`NoRoom`] if the field is not in the first frame; the packet is as it was.
+    pub fn fill_checksum(&mut self, start: usize, offset: usize) -> Result<(), NoRoom> {
+        let possible = self.head().len();
+        let at = start.saturating_add(offset);
+        if at.saturating_add(2) > possible {
+            return Err(NoRoom { asked: at.saturating_add(2), possible });
+        }
+        let mut sum = 0;
+        let mut odd = false;
+        for (number, frame) in self.frames().enumerate() {
+            let bytes = if number == 0 { &frame[start..] } else { frame };
+            sum = checksum::add(sum, bytes, odd);
+            odd ^= bytes.len() % 2 == 1;
+        }
+        // Zero means that there is none.
+        let sum = match !checksum::fold(sum) {
+            0 => u16::MAX,
+            sum => sum,
+        };
+        self.head_mut()[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+        Ok(())
+    }
+
+    /// Whether the kernel takes it, as far as metadata is concerned.
+    pub(super) fn is_good(&self) -> bool {
+        self.umem.requests().is_none_or(|requests| {
+            self.descs.iter().all(|desc| requests.is_good(self.geometry(), desc))
+        })
+    }
+
+    fn geometry(&self) -> &'a Geometry {
+        self.umem.geometry()
     }
 
     /// Makes these bytes the packet's content, and their number its length.
@@ -246,12 +401,13 @@ pub(super) fn first_packet(descs: &[Desc]) -> usize {
 #[derive(Debug)]
 pub(super) struct Packets<'a> {
     memory: NonNull<u8>,
+    geometry: &'a Geometry,
     rest: &'a [Desc],
 }
 
 impl<'a> Packets<'a> {
     pub(super) fn of(batch: &'a Batch) -> Self {
-        Self { memory: batch.memory(), rest: batch.descs() }
+        Self { memory: batch.memory(), geometry: batch.umem().geometry(), rest: batch.descs() }
     }
 }
 
@@ -265,20 +421,20 @@ impl<'a> Iterator for Packets<'a> {
         }
         let (descs, rest) = self.rest.split_at(first_packet(self.rest));
         self.rest = rest;
-        Some(Packet { memory: self.memory, descs })
+        Some(Packet { memory: self.memory, geometry: self.geometry, descs })
     }
 }
 
 /// The packets of a batch, in order, to change.
 pub(super) struct PacketsMut<'a> {
     memory: NonNull<u8>,
-    geometry: &'a Geometry,
+    umem: &'a Umem,
     rest: &'a mut [Desc],
 }
 
 impl<'a> PacketsMut<'a> {
-    pub(super) fn new(memory: NonNull<u8>, geometry: &'a Geometry, rest: &'a mut [Desc]) -> Self {
-        Self { memory, geometry, rest }
+    pub(super) fn new(memory: NonNull<u8>, umem: &'a Umem, rest: &'a mut [Desc]) -> Self {
+        Self { memory, umem, rest }
     }
 }
 
@@ -293,6 +449,6 @@ impl<'a> Iterator for PacketsMut<'a> {
         let rest = mem::take(&mut self.rest);
         let (descs, rest) = rest.split_at_mut(first_packet(rest));
         self.rest = rest;
-        Some(PacketMut::new(self.memory, self.geometry, descs))
+        Some(PacketMut::new(self.memory, self.umem, descs))
     }
 }

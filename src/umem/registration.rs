@@ -76,8 +76,8 @@ impl Umem {
             len: geometry.bytes(),
             chunk_size: geometry.chunk_bytes(),
             headroom: geometry.headroom(),
-            flags: 0,
-            tx_metadata_len: 0,
+            flags: geometry.flags(),
+            tx_metadata_len: geometry.tx_metadata(),
         };
         // SAFETY: the memory is mapped and stays so until the last handle is gone, and every socket
         // that registers holds one until it has closed; after that the kernel's own reference to the

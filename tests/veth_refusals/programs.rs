@@ -21,7 +21,7 @@ use crate::bench::{
     Expected, PORT, all_free, alone, near, nothing_attached, receives, refused, rings, umem, works,
 };
 
-const OBJECT: &[u8] = include_bytes!("../../bpf/xskit.bpf.o");
+const OBJECT: &[u8] = include_bytes!("../../src/program/xskit.bpf.o");
 
 fn expected<'a>(step: Step, says: &'a [&'a str]) -> Expected<'a> {
     let kind = ErrorKind::Corrupt;

@@ -79,7 +79,7 @@ fn package() -> Result<()> {
         let mut entry = entry?;
         let path = entry.path()?.into_owned();
         let inner = path.strip_prefix(&name).unwrap_or(&path).to_owned();
-        if !(inner.starts_with("bpf") && inner.extension().is_some_and(|end| end == "o")) {
+        if !(inner.starts_with("src") && inner.extension().is_some_and(|end| end == "o")) {
             continue;
         }
         let mut bytes = Vec::new();
@@ -88,7 +88,7 @@ fn package() -> Result<()> {
         println!("{}: a BPF object of {} bytes", inner.display(), bytes.len());
         objects += 1;
     }
-    ensure!(objects > 0, "the package has no object under bpf/");
+    ensure!(objects > 0, "the package has no object under src/");
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use clap::Args;
 
 use crate::cargo::workspace;
 
-/// Both objects: what cargo calls them, and where they are committed.
+/// Both objects: what cargo calls them, and the names under which they are committed.
 const OBJECTS: [(&str, &str); 2] = [("xskit", "xskit.bpf.o"), ("xskit_frags", "xskit_frags.bpf.o")];
 
 const TARGET: &str = "bpfel-unknown-none";
@@ -36,7 +36,6 @@ pub(crate) struct BuildEbpf {
 impl BuildEbpf {
     pub(crate) fn run(self) -> Result<()> {
         let built = build()?;
-        let committed = folder();
         let same_toolchain = built.is_recorded();
         if !same_toolchain {
             println!(
@@ -48,21 +47,21 @@ impl BuildEbpf {
         for object in &built.objects {
             let name = file_name(object);
             let new = fs::read(object).with_context(|| format!("read {}", object.display()))?;
-            let target = committed.join(&name);
+            let target = committed_in().join(&name);
             let same = fs::read(&target).is_ok_and(|old| old == new);
             match (self.check, same) {
-                (_, true) => println!("bpf/{name}: {} bytes, as committed", new.len()),
+                (_, true) => println!("{name}: {} bytes, as committed", new.len()),
                 (true, false) if same_toolchain => bail!(
-                    "bpf/{name} is not what its source gives ({} is): run `cargo xtask build-ebpf`",
+                    "{name} is not what its source gives ({} is): run `cargo xtask build-ebpf`",
                     object.display()
                 ),
                 (true, false) => {
-                    println!("bpf/{name}: not compared; {} is the new one", object.display());
+                    println!("{name}: not compared; {} is the new one", object.display());
                 }
                 (false, false) => {
                     fs::write(&target, &new)
                         .with_context(|| format!("write {}", target.display()))?;
-                    println!("bpf/{name}: {} bytes, replaced", new.len());
+                    println!("{name}: {} bytes, replaced", new.len());
                 }
             }
         }
@@ -98,9 +97,14 @@ fn record() -> PathBuf {
     folder().join("TOOLCHAIN")
 }
 
+/// In the library: cargo packages nothing of a folder that is a package of its own, as `bpf` is.
+fn committed_in() -> PathBuf {
+    workspace().join("src/program")
+}
+
 /// The committed object of the same kind as one that was built.
 pub(crate) fn committed(frags: bool) -> PathBuf {
-    folder().join(OBJECTS[usize::from(frags)].1)
+    committed_in().join(OBJECTS[usize::from(frags)].1)
 }
 
 /// Builds both objects under `bpf/target`; changes nothing else.

@@ -95,9 +95,24 @@ const SUITES: &[Suite] = &[
         )
     },
     Suite::new(
+        "datapath",
+        Needs::Root,
+        &["--package", "xskit", "--test", "veth_datapath", "--all-features"],
+    ),
+    Suite::new(
         "lifecycle",
         Needs::Root,
         &["--package", "xskit", "--test", "veth_lifecycle", "--all-features"],
+    ),
+    Suite::new(
+        "control",
+        Needs::Root,
+        &["--package", "xskit", "--test", "veth_control", "--all-features"],
+    ),
+    Suite::new(
+        "conformance",
+        Needs::Root,
+        &["--package", "xskit", "--test", "conformance", "--all-features"],
     ),
     Suite {
         environment: Some(("XSKIT_SOAK_SECONDS", "60")),

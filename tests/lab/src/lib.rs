@@ -21,7 +21,7 @@ mod sys;
 mod topology;
 mod xdp;
 
-pub use ethtool::{Channels, Offload};
+pub use ethtool::{Channels, HardwareRings, Offload};
 pub use flow::{Flow, Mac, Protocol};
 pub use leaks::{mappings, open_fds, socket_mappings};
 pub use link::{Link, VethEnd};
@@ -31,4 +31,4 @@ pub use numbered::{Checker, Numbered, Tally, Verdict};
 pub use raw::RawPort;
 pub use sys::die_with_parent;
 pub use topology::{Chain, Lab, LabConfig};
-pub use xdp::{Xdp, XdpAction, XdpMode};
+pub use xdp::{METADATA, Xdp, XdpAction, XdpMode};

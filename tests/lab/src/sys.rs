@@ -276,6 +276,22 @@ pub(crate) fn create_bpf_map() -> io::Result<()> {
 
 /// Loads an XDP program of two instructions, which returns `action` for every packet.
 pub(crate) fn load_xdp(action: u32) -> io::Result<OwnedFd> {
+    /// `r0 = imm` and `exit`: opcode in the low byte, immediate in the high half.
+    const MOV64_IMM: u64 = 0xb7;
+    const EXIT: u64 = 0x95;
+    load_xdp_code(&[MOV64_IMM | u64::from(action) << 32, EXIT])
+}
+
+/// A map of that many AF_XDP sockets.
+pub(crate) fn create_xskmap(entries: u32) -> io::Result<OwnedFd> {
+    const BPF_MAP_CREATE: libc::c_int = 0;
+    const BPF_MAP_TYPE_XSKMAP: u32 = 17;
+    // Type, sizes of key and value, entries.
+    bpf(BPF_MAP_CREATE, &[BPF_MAP_TYPE_XSKMAP, 4, 4, entries])
+}
+
+/// Loads a program of these instructions.
+pub(crate) fn load_xdp_code(instructions: &[u64]) -> io::Result<OwnedFd> {
     /// The start of `union bpf_attr` for `BPF_PROG_LOAD`.
     #[repr(C)]
     struct Load {
@@ -286,21 +302,21 @@ pub(crate) fn load_xdp(action: u32) -> io::Result<OwnedFd> {
     }
     const BPF_PROG_LOAD: libc::c_int = 5;
     const BPF_PROG_TYPE_XDP: u32 = 6;
-    /// `r0 = imm` and `exit`: opcode in the low byte, immediate in the high half.
-    const MOV64_IMM: u64 = 0xb7;
-    const EXIT: u64 = 0x95;
-    let instructions = [MOV64_IMM | u64::from(action) << 32, EXIT];
     let license = c"GPL";
     let load = Load {
         prog_type: BPF_PROG_TYPE_XDP,
-        insn_cnt: 2,
+        insn_cnt: u32::try_from(instructions.len()).map_err(io::Error::other)?,
         insns: instructions.as_ptr().expose_provenance() as u64,
         license: license.as_ptr().expose_provenance() as u64,
     };
-    // SAFETY: the kernel reads `load` and the instructions and license that it points to; all three
-    // live through the call.
+    bpf(BPF_PROG_LOAD, &load)
+}
+
+/// A call of `bpf` that makes a descriptor; what `attributes` points to lives as long as it.
+fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
+    // SAFETY: the kernel reads the attributes and what they point to, all of which lives through the call.
     let fd = unsafe {
-        libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, ptr::from_ref(&load), size_of_val(&load))
+        libc::syscall(libc::SYS_bpf, command, ptr::from_ref(attributes), size_of_val(attributes))
     };
     let fd = check(libc::c_int::try_from(fd).map_err(io::Error::other)?)?;
     // SAFETY: the kernel has just made this descriptor, so nobody else owns it.

@@ -1,6 +1,9 @@
 //! The XDP program on a link: which one is there, and a trivial one as somebody else's.
 
-use std::{io, os::fd::AsRawFd};
+use std::{
+    io,
+    os::fd::{AsRawFd, OwnedFd},
+};
 
 use netlink_packet_route::link::{LinkAttribute, LinkXdp, XdpAttached};
 
@@ -10,6 +13,9 @@ use crate::{link::Link, sys};
 const IF_NOEXIST: u32 = 1 << 0;
 const GENERIC: u32 = 1 << 1;
 const NATIVE: u32 = 1 << 2;
+
+/// What the program of [`Link::attach_metadata`] writes after the packet's length.
+pub const METADATA: u32 = 0x1234_5678;
 
 /// The XDP program that is attached to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +84,44 @@ impl Link {
             XdpAction::Tx => 3,
         })?;
         self.set_xdp(program.as_raw_fd(), flags(mode)? | IF_NOEXIST)
+    }
+
+    /// Attaches a program that writes the packet's length and [`METADATA`] before each packet, as two
+    /// 32-bit numbers, and redirects it to its queue's socket in the map that is returned.
+    ///
+    /// # Errors
+    ///
+    /// As [`attach_xdp`](Self::attach_xdp).
+    pub fn attach_metadata(&self, mode: XdpMode) -> io::Result<OwnedFd> {
+        let map = sys::create_xskmap(16)?;
+        let code = |opcode: u64, to: u64, from: u64, offset: u64, value: i32| {
+            opcode | to << 8 | from << 12 | offset << 16 | u64::from(value.cast_unsigned()) << 32
+        };
+        let program = sys::load_xdp_code(&[
+            code(0xbf, 6, 1, 0, 0),                      // r6 = the context
+            code(0xb7, 2, 0, 0, -8),                     //
+            code(0x85, 0, 0, 0, 54),                     // bpf_xdp_adjust_meta(context, -8)
+            code(0x55, 0, 0, 15, 0),                     // refused: pass
+            code(0x61, 1, 6, 8, 0),                      // r1 = data_meta
+            code(0x61, 2, 6, 0, 0),                      // r2 = data
+            code(0xbf, 3, 1, 0, 0),                      //
+            code(0x07, 3, 0, 0, 8),                      // r3 = data_meta + 8
+            code(0x2d, 3, 2, 10, 0),                     // beyond data: pass
+            code(0x61, 5, 6, 4, 0),                      // r5 = data_end
+            code(0x1f, 5, 2, 0, 0),                      // - data
+            code(0x63, 1, 5, 0, 0),                      // the first number
+            code(0x62, 1, 0, 4, METADATA.cast_signed()), // the second
+            code(0x61, 2, 6, 16, 0),                     // r2 = rx_queue_index
+            code(0x18, 1, 1, 0, map.as_raw_fd()),        // r1 = the map
+            0,                                           //
+            code(0xb7, 3, 0, 0, 2),                      // XDP_PASS where it has no socket
+            code(0x85, 0, 0, 0, 51),                     // bpf_redirect_map
+            code(0x95, 0, 0, 0, 0),                      //
+            code(0xb7, 0, 0, 0, 2),                      // XDP_PASS
+            code(0x95, 0, 0, 0, 0),                      //
+        ])?;
+        self.set_xdp(program.as_raw_fd(), flags(mode)? | IF_NOEXIST)?;
+        Ok(map)
     }
 
     /// Detaches what [`attach_xdp`](Self::attach_xdp) attached in this mode.

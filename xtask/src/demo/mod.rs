@@ -107,6 +107,7 @@ impl Demo {
             let faults: Vec<_> = rows.iter().filter_map(Row::fault).collect();
             error.context([faults.as_slice(), &["TCP".to_owned()]].concat().join("\n"))
         })?;
+        drop(step);
         let started = forwarder.started().clone();
         let audit_ok = forwarder.stop()?;
         drop(progress);
