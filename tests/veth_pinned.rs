@@ -7,6 +7,7 @@ use std::{
     io::{BufRead, BufReader, Lines},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
+    time::Duration,
 };
 
 use support::{
@@ -110,6 +111,43 @@ fn the_next_process_takes_over_sockets_counters_and_rules() {
 }
 
 #[test]
+fn a_takeover_concerns_no_packet() {
+    const PACKETS: u64 = 4000;
+    let Some(lab) = Lab::for_test() else { return };
+    let raw = lab.raw().unwrap();
+    let series = to_near(&lab, 100);
+    let packets = frames(&series, PACKETS);
+    enter(&lab, || {
+        let port = || near().frames(1024).socket(rings(256)).pin(DIRECTORY).open();
+        let mut first = port().unwrap();
+        let mut socket = first.take_queue(0).unwrap();
+        let mut checker = Checker::new(series.clone());
+        let (mut programs, mut ids) = (Vec::new(), Vec::new());
+        for some in packets.chunks(usize::try_from(PACKETS / 20).unwrap()) {
+            std::thread::scope(|scope| {
+                // For as long as a takeover takes.
+                let sending = scope.spawn(|| {
+                    for few in some.chunks(5) {
+                        raw.send_all(few).unwrap();
+                        std::thread::sleep(Duration::from_millis(2));
+                    }
+                });
+                let program = take_over().unwrap();
+                ids.push(program.info().unwrap().id);
+                programs.push(program);
+                sending.join().unwrap();
+                receive(&mut socket, &mut checker, some.len() as u64, 64);
+            });
+        }
+        assert!(checker.tally().is_perfect(PACKETS), "{:?}", checker.tally());
+        ids.dedup();
+        assert_eq!(ids.len(), 20);
+        let total = programs[0].counters().unwrap().total;
+        assert_eq!((total.redirected, total.passed()), (PACKETS, 0));
+    });
+}
+
+#[test]
 fn a_port_comes_back_to_its_program() {
     let Some(lab) = Lab::for_test() else { return };
     let raw = lab.raw().unwrap();
@@ -174,6 +212,11 @@ fn what_stands_in_the_way_is_told() {
         // Something else in the place of the maps, of the link.
         let (queues, link) =
             (Path::new(DIRECTORY).join("queues"), Path::new(DIRECTORY).join("link"));
+        let kept = Path::new("/sys/fs/bpf/link");
+        fs::rename(&link, kept).unwrap();
+        fs::hard_link(&queues, &link).unwrap();
+        refused(take_over(), ErrorKind::Corrupt, &["no link of an XDP program"]);
+        fs::rename(kept, &link).unwrap();
         fs::remove_file(&queues).unwrap();
         refused(take_over(), ErrorKind::NotFound, &[DIRECTORY]);
         fs::hard_link(Path::new(DIRECTORY).join("sockets"), &queues).unwrap();

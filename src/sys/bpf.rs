@@ -61,7 +61,7 @@ pub(crate) struct LinkInfo {
     id: u32,
     /// The program that it holds, by its id.
     pub(crate) program: u32,
-    /// What follows is aligned for pointers.
+    /// 0 in a link's, where what follows is aligned for pointers.
     padding: u32,
     /// The interface, by its index; 0 once it is gone.
     pub(crate) interface: u32,
@@ -111,7 +111,7 @@ pub(crate) fn pinned(path: &CStr) -> io::Result<OwnedFd> {
     adopt(bpf(BPF_OBJ_GET, &attributes)?)
 }
 
-/// What the kernel says about a link; `None` for a link of anything but an XDP program.
+/// What the kernel says about a link; `None` for anything but that of an XDP program.
 pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<Option<LinkInfo>> {
     const BPF_LINK_TYPE_XDP: u32 = 6;
     let mut info = LinkInfo::zeroed();
@@ -121,7 +121,9 @@ pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<Option<LinkInfo>> {
         info: (&raw mut info).expose_provenance() as u64,
     };
     bpf(BPF_OBJ_GET_INFO_BY_FD, &attributes)?;
-    Ok((info.link_type == BPF_LINK_TYPE_XDP).then_some(info))
+    // The same call tells about maps and programs, some types of which have that number, too: there, an
+    // entry's size or a part of the code's hash is in the place of the padding.
+    Ok((info.link_type == BPF_LINK_TYPE_XDP && info.padding == 0).then_some(info))
 }
 
 /// Puts another program in the place of a link's, in one step: each packet sees the one or the other.
