@@ -65,6 +65,10 @@ pub enum Step {
     Statistics,
     /// Changing an interface's offload, and back.
     Offload,
+    /// Holding an interface's interrupts back, and no more.
+    Defer,
+    /// Bringing packets to an interface or to a queue of it, and no more.
+    Steer,
 }
 
 impl fmt::Display for Step {
@@ -87,6 +91,8 @@ impl fmt::Display for Step {
             Self::Wait => "wait",
             Self::Statistics => "read socket statistics",
             Self::Offload => "change offload",
+            Self::Defer => "defer interrupts",
+            Self::Steer => "steer packets",
         })
     }
 }

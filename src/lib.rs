@@ -73,6 +73,7 @@ pub mod interface;
 pub mod port;
 pub mod program;
 pub mod ring;
+mod snapshot;
 pub mod socket;
 mod sync;
 mod sys;
@@ -80,11 +81,12 @@ pub mod umem;
 
 pub use error::{Error, ErrorKind, Result, Step};
 pub use interface::{Facts, Interface, QueueId};
-pub use port::{Port, PortConfig};
+pub use port::{Port, PortConfig, Steering};
 pub use program::{
     AttachMode, Attached, Counters, Program, ProgramOptions, Rule, Rules, SocketMap,
 };
 pub use ring::RingSize;
+pub use snapshot::{Snapshot, SocketSnapshot};
 pub use socket::{
     CopyMode, Interest, Mode, Ready, Receiver, Sender, Socket, SocketConfig, Statistics,
 };

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 use crate::{
     AttachMode, Attached, ChunkSize, Counters, Error, ErrorKind, Facts, Interface, Pages, Program,
     ProgramOptions, QueueId, Result, RingSize, Rules, Socket, SocketConfig, Step, Umem, UmemConfig,
-    program::VlanTags,
+    interface::{Deferral, Promiscuous, Spread},
+    program::{FlowRules, VlanTags},
+    snapshot::{Snapshot, SocketSnapshot},
+    socket::StatisticsReader,
 };
 
 /// How long a link may take to come back after a program was attached: some NICs reset it then.
@@ -13,6 +16,20 @@ const CARRIER: Duration = Duration::from_secs(30);
 
 /// Frames per queue beyond what its rings hold.
 const FRAMES_AT_HAND: u32 = 2048;
+
+/// How packets are brought to a port's queues, in the NIC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Steering {
+    /// As the NIC does it: those that arrive on queues without a socket go to the kernel's stack.
+    #[default]
+    Unchanged,
+    /// RSS spreads all packets over the port's queues alone: [`Spread`].
+    Spread,
+    /// Flow rules bring the packets of the port's rules to its queues, a queue for each rule, in turn; all
+    /// others stay as they are: [`FlowRules`]. Later [`set_rules`](Port::set_rules) do not change them.
+    Flows,
+}
 
 /// What a [`Port`] shall be.
 ///
@@ -36,6 +53,9 @@ pub struct PortConfig {
     multi_buffer: bool,
     frags: bool,
     vlan_tags: VlanTags,
+    deferral: Option<Deferral>,
+    promiscuous: bool,
+    steering: Steering,
     socket: SocketConfig,
     umem: Option<Umem>,
     frames: Option<u32>,
@@ -57,6 +77,9 @@ impl PortConfig {
             multi_buffer: false,
             frags: false,
             vlan_tags: VlanTags::default(),
+            deferral: None,
+            promiscuous: false,
+            steering: Steering::Unchanged,
             socket: SocketConfig::default(),
             umem: None,
             frames: None,
@@ -125,6 +148,29 @@ impl PortConfig {
         self
     }
 
+    /// Holds the interrupts of the port's queues back, until the port and all of its sockets are dropped.
+    #[doc(alias = "napi_defer_hard_irqs")]
+    pub fn defer_interrupts(mut self, deferral: Deferral) -> Self {
+        self.deferral = Some(deferral);
+        self
+    }
+
+    /// Receives frames for any MAC address, until the port and all of its sockets are dropped, or the process
+    /// ends. See [`Promiscuous`].
+    pub fn promiscuous(mut self, on: bool) -> Self {
+        self.promiscuous = on;
+        self
+    }
+
+    /// Brings packets to the port's queues in the NIC, until the port and all of its sockets are dropped. The
+    /// remedy where only some queues are opened and packets arrive on the others.
+    #[doc(alias = "RSS")]
+    #[doc(alias = "ntuple")]
+    pub fn steer(mut self, steering: Steering) -> Self {
+        self.steering = steering;
+        self
+    }
+
     /// The rings and the mode of each queue's socket. The Fill ring is made larger where the NIC's RX
     /// ring plus the socket's RX ring need it.
     pub fn socket(mut self, config: SocketConfig) -> Self {
@@ -187,7 +233,8 @@ impl PortConfig {
     ///
     /// # Errors
     ///
-    /// As [`Interface::by_name`], [`Program::attach`] and [`Socket::open`]. Nothing stays attached, open
+    /// As [`Interface::by_name`], [`Program::attach`], [`Socket::open`], and what else was asked for, such as
+    /// [`Deferral::apply`], [`Promiscuous::on`], [`Spread::over`] and [`FlowRules::install`]. Nothing stays attached, open
     /// or mapped.
     pub fn open(self) -> Result<Port> {
         let interface = Interface::by_name(&self.interface)?;
@@ -209,12 +256,29 @@ impl PortConfig {
         let options = ProgramOptions { frags, sockets, vlan_tags: self.vlan_tags };
         let program = Program::attach(&interface, &self.rules, self.attach, &options)?;
         interface.carrier_wait(CARRIER)?;
-        let mut port = Port { sockets: BTreeMap::new(), queues, umem, program, interface };
+        let (sockets, readers) = (BTreeMap::new(), BTreeMap::new());
+        let mut port = Port { sockets, readers, program, queues, umem, interface };
         for queue in port.queues.clone() {
             let mut socket = Socket::open(&port.umem, &port.interface, queue, &config)?;
             socket.keep(port.program.attachment());
             socket.join(port.program.socket_map())?;
+            port.readers.insert(queue, socket.statistics_reader());
             port.sockets.insert(queue, socket);
+        }
+        if self.promiscuous {
+            port.program.keep(Promiscuous::on(&port.interface)?);
+        }
+        // Last: attaching and binding reset these, and make new NAPI instances, in some drivers.
+        match self.steering {
+            Steering::Unchanged => {}
+            Steering::Spread => port.program.keep(Spread::over(&port.interface, &port.queues)?),
+            Steering::Flows => {
+                let flows = FlowRules::install(&port.interface, &self.rules, &port.queues)?;
+                port.program.keep(flows);
+            }
+        }
+        if let Some(deferral) = self.deferral {
+            port.program.keep(deferral.apply_to(&port.interface, &port.queues)?);
         }
         Ok(port)
     }
@@ -296,6 +360,7 @@ impl PortConfig {
 pub struct Port {
     // Sockets first, then the program.
     sockets: BTreeMap<QueueId, Socket>,
+    readers: BTreeMap<QueueId, StatisticsReader>,
     program: Program,
     queues: Vec<QueueId>,
     umem: Umem,
@@ -380,6 +445,26 @@ impl Port {
     /// If the kernel does not give them.
     pub fn counters(&self) -> Result<Counters> {
         self.program.counters()
+    }
+
+    /// What every layer has counted, in one: the program, the kernel, the sockets with their rings, taken or
+    /// not, and the frames by place. From any thread, while others receive and send.
+    ///
+    /// ```no_run
+    /// # let port = xskit::Port::open("eth0", xskit::Rules::udp_port(4242))?;
+    /// println!("{}", port.snapshot()?);
+    /// # Ok::<(), xskit::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the kernel does not give its counters.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        let mut sockets = Vec::new();
+        for (&queue, reader) in &self.readers {
+            sockets.extend(reader.read()?.map(|statistics| SocketSnapshot { queue, statistics }));
+        }
+        Ok(Snapshot { counters: self.counters()?, sockets, frames: self.umem.audit() })
     }
 }
 

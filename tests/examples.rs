@@ -209,10 +209,11 @@ fn l2fwd_takes_what_rules_say_and_no_more() {
 fn l2fwd_runs_in_every_style() {
     let Some(lab) = Lab::for_test() else { return };
     let mut raw = lab.raw().unwrap();
-    let styles: [&[&str]; 6] = [
+    let styles: [&[&str]; 7] = [
         &["--spin"],
         &["--need-wakeup", "off"],
         &["--busy-poll", "--cpu", "0"],
+        &["--defer", "--busy-poll"],
         // Rings that are full all the time, and no frame to spare.
         &["--tx-ring", "1", "--completion-ring", "1", "--batch", "16"],
         &["--rx-ring", "256", "--fill-ring", "512", "--frames", "1024", "--batch", "512"],
@@ -222,6 +223,7 @@ fn l2fwd_runs_in_every_style() {
         let (l2fwd, ports) =
             Running::l2fwd(lab.near.netns(), &[&["near0", "--all"], style].concat());
         assert_eq!(ports[0]["need_wakeup"], style[0] != "--need-wakeup", "{style:?}");
+        assert_eq!(ports[0]["busy_poll"], style.contains(&"--busy-poll"), "{style:?}");
         reflects(&lab, &mut raw, PORT, 1000);
         let end = l2fwd.end();
         assert_eq!(end["queues"][0]["sent"], 1000, "{style:?}: {end}");

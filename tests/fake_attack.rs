@@ -105,6 +105,40 @@ fn halves_exchanged_between_two_umems() -> Result<()> {
     Ok(())
 }
 
+/// Descriptors that the kernel refuses and does not complete, as some kernels do: off the account once we
+/// say so, and the frames of packets that were still on their way at the end are not mistaken.
+#[test]
+fn refused_descriptors_are_no_frames() -> Result<()> {
+    let umem = UmemConfig::new(64).build()?;
+    let (mut socket, kernel) = fake::socket(&umem, &config())?;
+    let mut rings = socket.rings();
+    let mut tx = rings.tx().expect("it sends");
+    let mut slots = tx.reserve(3).expect("an empty ring");
+    let outside = Desc { addr: 1 << 62, len: 60, options: 0 };
+    // SAFETY: they name no frame.
+    #[expect(unsafe_code, reason = "the descriptor level")]
+    unsafe {
+        slots.write(&[outside; 3]);
+    }
+    slots.submit();
+    drop(rings);
+    assert!(kernel.transmit(3).is_empty());
+    assert_eq!(socket.statistics()?.kernel.tx_invalid_descs, 3);
+    let audit = umem.audit();
+    assert_eq!((audit.tx, audit.sum()), (3, 64 + 3), "{audit}");
+    socket.rings().refused(3);
+    assert_complete(&umem);
+    assert_eq!((umem.audit().tx, umem.audit().detached), (0, 0));
+
+    let mut batch = umem.batch(8);
+    fill(&mut batch, 8);
+    socket.send(&mut batch)?;
+    drop((batch, socket));
+    let audit = umem.audit();
+    assert_eq!((audit.free, audit.quarantine), (64 - 32 - 8, 32 + 8), "{audit}");
+    Ok(())
+}
+
 /// More comes back than was given: counted as lost, and neither reception nor the end is harmed.
 #[test]
 fn more_nonsense_than_frames() -> Result<()> {

@@ -8,7 +8,7 @@ use std::{
 use nix::errno::Errno;
 use xskit::{
     Batch, ErrorKind, Interest, Result, RingSize, Socket, SocketConfig, Step, Umem, UmemConfig,
-    fake, ring::Desc,
+    fake, ring::Desc, socket::BusyPoll,
 };
 
 const SHORT: Duration = Duration::from_millis(20);
@@ -398,5 +398,99 @@ fn one_direction_sockets_refuse_the_other() -> Result<()> {
     assert_eq!(speaker.recv(&mut batch).expect_err("no RX ring").kind(), ErrorKind::Unsupported);
     assert_eq!(speaker.send(&mut batch)?, 1);
     assert_eq!(kernel.transmit(4), [b"x"]);
+    Ok(())
+}
+
+#[test]
+fn busy_polling_calls_the_kernel_every_time() -> Result<()> {
+    let umem = UmemConfig::new(64).build()?;
+    let config = config().busy_poll(BusyPoll::default());
+    let (mut socket, kernel) = fake::socket(&umem, &config)?;
+    assert!(socket.mode().busy_poll);
+    assert_eq!(socket.mode().to_string(), "copy, need_wakeup, busy poll");
+    // The flags say that nobody has to be called.
+    kernel.set_needs_wakeup_tx(false);
+    kernel.set_needs_wakeup_rx(false);
+    let mut batch = umem.batch(16);
+    for round in 1..=5 {
+        assert_eq!(socket.recv(&mut batch)?, 0);
+        assert_eq!(socket.send(&mut batch)?, 0);
+        assert_eq!((kernel.kicks().rx, kernel.kicks().tx), (round, round));
+    }
+    assert!(socket.wait(Interest::READABLE, Duration::ZERO)?.timed_out());
+    assert_eq!((kernel.kicks().rx, kernel.kicks().tx), (6, 6));
+    let (receiver, sender) = socket.split_mut();
+    assert!(!receiver.wait(Duration::ZERO)?);
+    sender.reap()?;
+    assert_eq!((kernel.kicks().rx, kernel.kicks().tx), (7, 7));
+    let statistics = socket.statistics()?;
+    assert_eq!((statistics.wakeups_rx, statistics.wakeups_tx), (7, 7));
+
+    // Packets first, then the bad news.
+    kernel.deliver(b"the last one");
+    kernel.set_link(fake::Link::Down);
+    assert_eq!(socket.recv(&mut batch)?, 1);
+    assert_eq!(socket.recv(&mut batch).unwrap_err().kind(), ErrorKind::LinkDown);
+    assert_eq!(socket.send(&mut batch).unwrap_err().kind(), ErrorKind::LinkDown);
+    drop(batch);
+    assert_complete(&umem);
+    Ok(())
+}
+
+#[test]
+fn without_busy_polling_nobody_calls_a_kernel_that_is_awake() -> Result<()> {
+    let (mut socket, kernel, mut batch, _umem) = world();
+    assert!(!socket.mode().busy_poll);
+    kernel.set_needs_wakeup_tx(false);
+    for _ in 0..100 {
+        socket.recv(&mut batch)?;
+        socket.send(&mut batch)?;
+    }
+    assert_eq!((kernel.kicks().rx, kernel.kicks().tx), (0, 0));
+    Ok(())
+}
+
+#[test]
+fn wakeups_spared_and_levels_are_counted() -> Result<()> {
+    let (mut socket, kernel, mut batch, umem) = world();
+    // The kernel is awake.
+    kernel.set_needs_wakeup_tx(false);
+    for _ in 0..3 {
+        kernel.deliver(b"in");
+    }
+    let levels = socket.statistics()?.levels;
+    assert_eq!((levels.rx, levels.tx, levels.fill, levels.completion), (3, 0, 29, 0));
+    assert_eq!(socket.recv(&mut batch)?, 3);
+    assert_eq!(socket.recv(&mut batch)?, 0, "nothing to spare a call for");
+    assert_eq!(socket.send(&mut batch)?, 3);
+    let statistics = socket.statistics()?;
+    assert_eq!((statistics.wakeups_rx, statistics.wakeups_tx), (0, 0));
+    assert_eq!((statistics.wakeups_spared_rx, statistics.wakeups_spared_tx), (1, 1));
+    let levels = statistics.levels;
+    assert_eq!((levels.rx, levels.tx, levels.fill, levels.completion), (0, 3, 32, 0));
+    kernel.transmit(3);
+    assert_eq!(socket.statistics()?.levels.completion, 3);
+
+    // It sleeps: what is called for is not spared.
+    kernel.set_needs_wakeup_tx(true);
+    kernel.set_needs_wakeup_rx(true);
+    kernel.deliver(b"in");
+    assert_eq!(socket.recv(&mut batch)?, 1);
+    assert_eq!(socket.send(&mut batch)?, 1);
+    let statistics = socket.statistics()?;
+    assert_eq!((statistics.wakeups_rx, statistics.wakeups_tx), (1, 1));
+    assert_eq!((statistics.wakeups_spared_rx, statistics.wakeups_spared_tx), (1, 1));
+    drop((socket, batch));
+    assert_complete(&umem);
+
+    // Without need_wakeup there is no flag to spare anything.
+    let umem = UmemConfig::new(64).build()?;
+    let (mut socket, kernel) = fake::socket(&umem, &config().need_wakeup(false))?;
+    let mut batch = umem.batch(16);
+    kernel.deliver(b"in");
+    assert_eq!(socket.recv(&mut batch)?, 1);
+    assert_eq!(socket.send(&mut batch)?, 1);
+    let statistics = socket.statistics()?;
+    assert_eq!((statistics.wakeups_spared_rx, statistics.wakeups_spared_tx), (0, 0));
     Ok(())
 }

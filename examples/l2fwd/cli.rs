@@ -9,7 +9,7 @@ use nix::{
 };
 use xskit::{
     AttachMode, ChunkSize, CopyMode, Interface, Pages, RingSize, Rule, Rules, SocketConfig,
-    program::VlanTags,
+    interface::Deferral, program::VlanTags, socket::BusyPoll,
 };
 
 use crate::Failure;
@@ -132,13 +132,16 @@ pub(crate) struct RunOptions {
     #[arg(long)]
     pub(crate) spin: bool,
     /// Let the threads run the driver's receive loop, this many microseconds at a time
-    /// (SO_PREFER_BUSY_POLL, SO_BUSY_POLL; Linux 5.11). See also napi_defer_hard_irqs and
-    /// gro_flush_timeout in the kernel's documentation.
+    /// (SO_PREFER_BUSY_POLL, SO_BUSY_POLL; Linux 5.11). Together with `--defer` they replace interrupts.
     #[arg(long, value_name = "MICROSECONDS", num_args = 0..=1, default_missing_value = "20")]
-    pub(crate) busy_poll: Option<usize>,
+    busy_poll: Option<u64>,
     /// Packets for each round of the driver's receive loop (SO_BUSY_POLL_BUDGET).
     #[arg(long, value_name = "N", default_value_t = 64, requires = "busy_poll")]
-    pub(crate) busy_poll_budget: usize,
+    busy_poll_budget: u32,
+    /// Hold the driver's interrupts back for this many microseconds while packets are few, until the
+    /// end (napi_defer_hard_irqs, gro_flush_timeout).
+    #[arg(long, value_name = "MICROSECONDS", num_args = 0..=1, default_missing_value = "200")]
+    defer: Option<u64>,
     /// CPUs to pin the threads to, in turn: `2,3`. There is a thread for each queue that receives.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cpu: Vec<usize>,
@@ -251,6 +254,11 @@ impl Options {
         }
     }
 
+    pub(crate) fn deferral(&self) -> Option<Deferral> {
+        let micros = self.running.defer?;
+        Some(Deferral::default().flush_timeout(Duration::from_micros(micros)))
+    }
+
     pub(crate) fn socket(&self) -> SocketConfig {
         let options = &self.sockets;
         let copy_mode = match (options.copy, options.zero_copy) {
@@ -258,13 +266,21 @@ impl Options {
             (_, true) => CopyMode::ZeroCopy,
             _ => CopyMode::Auto,
         };
-        SocketConfig::default()
+        let config = SocketConfig::default()
             .copy_mode(copy_mode)
             .need_wakeup(options.need_wakeup == Switch::On)
             .rx(options.rx_ring)
             .tx(options.tx_ring)
             .fill(options.fill_ring)
-            .completion(options.completion_ring)
+            .completion(options.completion_ring);
+        match self.running.busy_poll {
+            Some(micros) => config.busy_poll(
+                BusyPoll::default()
+                    .time(Duration::from_micros(micros))
+                    .budget(self.running.busy_poll_budget),
+            ),
+            None => config,
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! Forwards Ethernet frames over AF_XDP: `cargo run --release --example l2fwd -- --help`.
 
-mod busy_poll;
 mod cli;
 mod numbers;
 mod path;

@@ -11,7 +11,7 @@ use std::{
 
 use xskit::{Batch, Receiver, Result, Sender};
 
-use crate::{busy_poll, stop::Stop};
+use crate::stop::Stop;
 
 /// How long to wait for packets while the kernel has not taken all that was sent, and else.
 const SHORT: Duration = Duration::from_millis(1);
@@ -41,8 +41,6 @@ pub(crate) struct Style {
     pub(crate) reflect: bool,
     /// Never sleep for want of packets.
     pub(crate) spin: bool,
-    /// Run the driver's receive loop.
-    pub(crate) busy_poll: bool,
 }
 
 /// What a path has moved; the sockets count the packets.
@@ -73,9 +71,6 @@ impl Path {
 
     /// Takes packets, if there are any.
     fn receive(&mut self) -> Result<bool> {
-        if self.style.busy_poll {
-            busy_poll::drive(&self.receiver);
-        }
         if self.receiver.recv(&mut self.batch)? == 0 {
             return Ok(false);
         }

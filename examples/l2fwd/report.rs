@@ -46,6 +46,7 @@ impl<'a> Report<'a> {
                         "mode": port.attached().to_string(),
                         "zero_copy": queues.iter().all(|queue| queue.mode.zero_copy),
                         "need_wakeup": queues.iter().all(|queue| queue.mode.need_wakeup),
+                        "busy_poll": queues.iter().all(|queue| queue.mode.busy_poll),
                         "queues": queues.iter().map(|queue| queue.id.get()).collect::<Vec<_>>(),
                     })
                 })

@@ -8,7 +8,7 @@ use xskit::{
 };
 
 use crate::{
-    Failure, busy_poll,
+    Failure,
     cli::Options,
     path::{Bytes, Path, Style},
     stop::Stop,
@@ -72,8 +72,12 @@ impl Forwarder {
                     .socket(config.clone())
                     // A path's batch and its spare frames, and what sockets have in their caches.
                     .frames_at_hand(2 * options.running.batch + CACHED);
-                match options.queues() {
+                let port = match options.queues() {
                     Some(queues) => port.queues(queues.iter().copied()),
+                    None => port,
+                };
+                match options.deferral() {
+                    Some(deferral) => port.defer_interrupts(deferral),
                     None => port,
                 }
             })
@@ -85,11 +89,6 @@ impl Forwarder {
             ports.push(port.umem(&umem).open()?);
         }
         let sockets: Vec<Vec<Socket>> = ports.iter_mut().map(Port::take_queues).collect();
-        if let Some(microseconds) = options.running.busy_poll {
-            for socket in sockets.iter().flatten() {
-                busy_poll::prefer(socket, microseconds, options.running.busy_poll_budget)?;
-            }
-        }
         let mut queues: Vec<Vec<Queue>> = sockets
             .iter()
             .enumerate()
@@ -130,11 +129,7 @@ fn connect(
     options: &Options,
 ) -> Result<Vec<Path>, Failure> {
     let ports = sockets.len();
-    let style = Style {
-        reflect: ports == 1,
-        spin: options.running.spin,
-        busy_poll: options.running.busy_poll.is_some(),
-    };
+    let style = Style { reflect: ports == 1, spin: options.running.spin };
     let mut extra = Vec::new();
     for to in 0..ports {
         let arriving = sockets[(to + 1) % ports].len();

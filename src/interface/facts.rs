@@ -12,7 +12,7 @@ use crate::{
     sys::ethtool::{Channels, Ethtool},
 };
 
-/// What an interface is and has.
+/// What an interface is and has. What serves each of its queues: [`Interface::queue_facts`].
 ///
 /// # Staleness
 ///

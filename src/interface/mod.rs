@@ -1,13 +1,18 @@
 //! What a network interface is and has: its queues, driver, MTU, XDP features and ring sizes.
 //!
 //! Every question goes to the kernel anew, in the network namespace that the calling thread is in,
-//! so that it is answered rightly after `setns`. Nothing is read from sysfs, which keeps showing
-//! the old namespace, and no other program is run.
+//! so that it is answered rightly after `setns`. What is mounted on `/sys` is not
+//! read, as it keeps showing the old namespace, and no other program is run.
 
 mod carrier;
+mod deferral;
 mod facts;
 pub(crate) mod netlink;
 mod offload;
+mod promiscuous;
+mod queues;
+mod record;
+mod spread;
 
 use std::fmt;
 
@@ -16,9 +21,14 @@ use nix::errno::Errno;
 use self::netlink::{Link, NetlinkRefusal};
 use crate::error::{Error, ErrorKind, Result, Step};
 
+pub(crate) use self::spread::failed as steering_failed;
 pub use self::{
+    deferral::{Deferral, Deferred},
     facts::{Facts, Queues, RxMetadata, TxMetadata, XdpFeatures, XdpProgram, XdpProgramMode},
-    offload::VlanOffload,
+    offload::{ChecksumOffload, VlanOffload},
+    promiscuous::Promiscuous,
+    queues::{Interrupt, Napi, QueueFacts},
+    spread::Spread,
 };
 
 /// A network interface of the calling thread's network namespace.

@@ -100,13 +100,18 @@ pub(super) fn permitted(error: Error) -> Error {
     if error.raw_os_error() != Some(libc::EPERM) {
         return error;
     }
-    match effective().map(missing) {
+    let effective = effective();
+    let sockets = match effective {
+        Some(effective) if effective & 1 << NET_RAW == 0 => "; sockets will need CAP_NET_RAW too",
+        _ => "",
+    };
+    match effective.map(missing) {
         Some(missing) if missing.is_empty() => error.hint(
             "the capabilities are there: in a user namespace they do not count for BPF; before \
              Linux 5.11 raise RLIMIT_MEMLOCK (ulimit -l unlimited)",
         ),
         Some(missing) => error.hint(format!(
-            "missing {}: run as root, or give the binary these capabilities",
+            "missing {}: run as root, or give the binary these capabilities{sockets}",
             missing.join(", ")
         )),
         None => error.hint("BPF and XDP need CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: run as root"),
@@ -114,6 +119,7 @@ pub(super) fn permitted(error: Error) -> Error {
 }
 
 const NET_ADMIN: u32 = 12;
+const NET_RAW: u32 = 13;
 const SYS_ADMIN: u32 = 21;
 const PERFMON: u32 = 38;
 const BPF: u32 = 39;

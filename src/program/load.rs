@@ -370,7 +370,7 @@ pub(super) fn attach_error(
         .asked(if native { "native mode" } else { "generic mode" });
     match code {
         Some(libc::EBUSY | libc::EEXIST) => error.with_kind(ErrorKind::Busy).hint(format!(
-            "end the process that attached it, or try: ip link set dev {} xdp off",
+            "end the process that attached it; if it was left without one: ip link set dev {} xdp off",
             interface.name()
         )),
         Some(libc::EOPNOTSUPP) if native => error

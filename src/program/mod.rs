@@ -14,6 +14,7 @@
 
 mod counters;
 mod errors;
+mod flows;
 mod load;
 mod map;
 mod rules;
@@ -29,6 +30,7 @@ use std::{
 use self::vlan::show_tags;
 pub use self::{
     counters::{Counters, QueueCounters, RedirectErrors},
+    flows::FlowRules,
     load::{Loaded, ProgramInfo},
     map::{MapEntry, SocketMap},
     rules::{MAX_RULES, Prefix, Rule, Rules},
@@ -171,6 +173,7 @@ impl Program {
             attachment: Attachment(Arc::new(Attaching {
                 link,
                 vlan_offload: Mutex::new(vlan_offload),
+                guards: Mutex::default(),
             })),
             attached,
         })
@@ -189,6 +192,12 @@ impl Program {
     /// A share of the attachment: the program stays attached for as long as any is held.
     pub fn attachment(&self) -> Attachment {
         self.attachment.clone()
+    }
+
+    /// Drops a guard once the program is detached.
+    pub(crate) fn keep(&self, guard: impl fmt::Debug + Send + Sync + 'static) {
+        let mut guards = self.attachment.0.guards.lock().unwrap_or_else(PoisonError::into_inner);
+        guards.push(Box::new(guard));
     }
 
     /// Exchanges the rules in one step: each packet is judged by the old ones or by the new ones.
@@ -251,6 +260,7 @@ pub struct Attachment(Arc<Attaching>);
 struct Attaching {
     link: OwnedFd,
     vlan_offload: Mutex<Option<VlanOffload>>,
+    guards: Mutex<Vec<Box<dyn fmt::Debug + Send + Sync>>>,
 }
 
 impl AsFd for Attachment {

@@ -11,11 +11,11 @@ use crate::error::{Error, ErrorKind, Result, Step};
 /// How many rules a program takes: one bit each in a 64-bit mask.
 pub const MAX_RULES: usize = 64;
 
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const SCTP: u8 = 132;
+pub(super) const IPV4: u16 = 0x0800;
+pub(super) const IPV6: u16 = 0x86dd;
+pub(super) const TCP: u8 = 6;
+pub(super) const UDP: u8 = 17;
+pub(super) const SCTP: u8 = 132;
 
 fn refused(reason: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(Step::Rules, ErrorKind::InvalidInput, reason)

@@ -141,7 +141,9 @@ impl<T: Pod> Reserved<'_, T> {
     /// Once submitted, the kernel reads from or writes into the chunk that each address names. The
     /// caller owns these chunks, no reference into them exists, and until they come back (through RX,
     /// or Completion) neither the caller nor any [`Batch`](crate::Batch) uses them. A descriptor that
-    /// the kernel refuses may come back or not, depending on the kernel.
+    /// the kernel refuses may come back or not, depending on the kernel; one that does not is taken off
+    /// the account by [`Rings::refused`](crate::socket::Rings::refused) before the socket is closed, lest
+    /// a frame be looked for that does not exist.
     pub unsafe fn write(&mut self, values: &[T]) -> usize {
         let (before, after) = self.unwritten();
         let count = values.len().min(before.len() + after.len());

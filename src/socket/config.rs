@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Mode;
+use super::{BusyPoll, Mode};
 use crate::ring::RingSize;
 
 /// Frames of one packet to send in copy mode: the kernel makes the first the skb's linear part, and each
@@ -55,6 +55,7 @@ pub struct SocketConfig {
     pub(super) completion: RingSize,
     pub(super) copy_mode: CopyMode,
     pub(super) need_wakeup: bool,
+    pub(super) busy_poll: Option<BusyPoll>,
     pub(super) multi_buffer: bool,
     pub(super) tx_budget: Option<u32>,
 }
@@ -69,6 +70,7 @@ impl Default for SocketConfig {
             completion: RingSize::DEFAULT,
             copy_mode: CopyMode::default(),
             need_wakeup: true,
+            busy_poll: None,
             multi_buffer: false,
             tx_budget: None,
         }
@@ -132,6 +134,15 @@ impl SocketConfig {
         self
     }
 
+    /// Lets the calling thread run the driver's receive loop: `recv`, `send` and `wait` call the kernel every
+    /// time, whatever its flags say. Linux 5.11, and CAP_NET_ADMIN; see [`BusyPoll`].
+    #[doc(alias = "SO_BUSY_POLL")]
+    #[doc(alias = "SO_PREFER_BUSY_POLL")]
+    pub fn busy_poll(mut self, busy_poll: BusyPoll) -> Self {
+        self.busy_poll = Some(busy_poll);
+        self
+    }
+
     /// Whether a packet may have several frames (off by default): for packets longer than a chunk, on
     /// links with jumbo frames. Linux 6.6.
     ///
@@ -179,6 +190,7 @@ impl SocketConfig {
         Mode {
             zero_copy,
             need_wakeup: self.need_wakeup,
+            busy_poll: self.busy_poll.is_some(),
             multi_buffer: self.multi_buffer,
             tx_budget: None,
             launch_time: false,
@@ -225,6 +237,9 @@ impl fmt::Display for SocketConfig {
         }
         if self.multi_buffer {
             f.write_str(", multi-buffer")?;
+        }
+        if let Some(busy_poll) = self.busy_poll {
+            write!(f, ", {busy_poll}")?;
         }
         let size = |size: Option<RingSize>| size.map_or(0, RingSize::get);
         write!(

@@ -26,6 +26,8 @@ pub(crate) struct Core {
     pub(super) tx: TxCounters,
     /// The RX ring, to look at.
     pub(super) rx_level: Option<Indices>,
+    /// The TX ring, to look at.
+    pub(super) tx_level: Option<Indices>,
     /// The RX ring, once its half is gone.
     rx_left: Mutex<Option<Consumer<Desc>>>,
     pub(super) endpoint: Endpoint,
@@ -42,6 +44,7 @@ pub(super) struct RxCounters {
     pub(super) oversized: Counter,
     pub(super) lost: Counter,
     pub(super) wakeups: Counter,
+    pub(super) spared: Counter,
     pub(super) cached: AtomicU32,
 }
 
@@ -55,6 +58,7 @@ pub(super) struct TxCounters {
     pub(super) refused: Counter,
     pub(super) lost: Counter,
     pub(super) wakeups: Counter,
+    pub(super) spared: Counter,
     pub(super) cached: AtomicU32,
 }
 
@@ -80,7 +84,7 @@ impl Core {
         interface: &str,
         queue_id: QueueId,
         mode: Mode,
-        rx_level: Option<Indices>,
+        [rx_level, tx_level]: [Option<Indices>; 2],
         endpoint: Endpoint,
         queue: Arc<Queue>,
     ) -> Arc<Self> {
@@ -92,6 +96,7 @@ impl Core {
             rx: RxCounters::default(),
             tx: TxCounters::default(),
             rx_level,
+            tx_level,
             rx_left: Mutex::default(),
             endpoint,
             queue,
@@ -160,5 +165,6 @@ impl Drop for Core {
         self.queue.filled.leave(to_u32(received.len()));
         self.umem.returned(&home);
         self.rx_level = None;
+        self.tx_level = None;
     }
 }

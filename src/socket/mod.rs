@@ -25,6 +25,7 @@
 //!
 //! See [`need_wakeup`].
 
+mod busy_poll;
 mod config;
 mod core;
 mod endpoint;
@@ -43,13 +44,14 @@ use std::{
     time::Duration,
 };
 
+pub use busy_poll::BusyPoll;
 pub use config::{CopyMode, SocketConfig};
 #[cfg(feature = "fake")]
 use endpoint::Endpoint;
 pub use receiver::Receiver;
 pub use rings::Rings;
 pub use sender::Sender;
-pub use statistics::{KernelStatistics, Statistics, StatisticsReader};
+pub use statistics::{KernelStatistics, RingLevels, Statistics, StatisticsReader};
 use wait::Look;
 pub use wait::{Interest, Ready};
 
@@ -103,6 +105,8 @@ pub struct Mode {
     pub zero_copy: bool,
     /// The kernel may sleep until it is called.
     pub need_wakeup: bool,
+    /// The kernel is called with every `recv`, `send` and `wait`, to run the driver's receive loop.
+    pub busy_poll: bool,
     /// Packets may have several frames.
     #[doc(alias = "XDP_USE_SG")]
     pub multi_buffer: bool,
@@ -129,7 +133,7 @@ impl fmt::Display for Mode {
         if self.multi_buffer {
             write!(f, ", multi-buffer of up to {} frames", self.max_frames)?;
         }
-        Ok(())
+        if self.busy_poll { f.write_str(", busy poll") } else { Ok(()) }
     }
 }
 
@@ -161,8 +165,9 @@ impl Socket {
     /// Opens a further socket on the same queue, with RX and TX rings of its own. All sockets of a
     /// queue share its Fill and Completion rings, behind a lock taken once per batch.
     ///
-    /// Of `config`, the sizes of the RX and TX ring count; mode, need_wakeup, multi-buffer and the other
-    /// rings are those of the queue's first socket. Which socket a packet goes to is the program's choice.
+    /// Of `config`, the sizes of the RX and TX ring and busy polling count; mode, need_wakeup, multi-buffer
+    /// and the other rings are those of the queue's first socket. Which socket a packet goes to is the
+    /// program's choice.
     ///
     /// # Errors
     ///

@@ -27,3 +27,6 @@
 //!
 //! **Without the flag** (`need_wakeup(false)`) every `send` that leaves something in the TX ring calls the
 //! kernel, and the receiving side is the driver's own business.
+//!
+//! **With busy polling** ([`BusyPoll`](super::BusyPoll)) every `recv`, `send` and `wait` calls it, whatever the
+//! flags say: the call is what runs the driver's receive loop.

@@ -105,6 +105,9 @@ impl Opening<'_> {
         if self.config.rx.is_none() && self.config.tx.is_none() {
             return bad("a socket without RX and TX ring", "leave one of them");
         }
+        if let Some(busy_poll) = self.config.busy_poll {
+            busy_poll.check().map_err(|error| self.name(error))?;
+        }
         let tx = self.config.tx.map_or(0, RingSize::get);
         if self.config.tx_budget.is_some_and(|budget| !(DEFAULT_BUDGET..=tx).contains(&budget)) {
             return bad(
@@ -268,14 +271,18 @@ impl Opening<'_> {
     }
 
     fn socket(&self) -> Result<OwnedFd> {
-        xsk::socket().map_err(|source| {
+        let socket = xsk::socket().map_err(|source| {
             let error = self.failed(Step::OpenSocket, "AF_XDP", source);
             match error.raw_os_error() {
                 Some(libc::EPERM) => error.hint(NET_RAW),
                 Some(libc::EAFNOSUPPORT) => error.hint("the kernel lacks CONFIG_XDP_SOCKETS"),
                 _ => error,
             }
-        })
+        })?;
+        if let Some(busy_poll) = self.config.busy_poll {
+            busy_poll.set(socket.as_fd()).map_err(|error| self.name(error))?;
+        }
+        Ok(socket)
     }
 
     fn size(&self, fd: &OwnedFd, kind: RingKind, size: RingSize) -> Result<()> {
@@ -441,10 +448,12 @@ pub(super) fn assemble(
     endpoint: Endpoint,
 ) -> Socket {
     let place = (ifindex, queue_id.get());
-    let queue = Queue::new(umem, place, config, &completion, endpoint.clone());
+    let queue =
+        Queue::new(umem, place, config, [fill.indices(), completion.indices()], endpoint.clone());
     queue.filled.add(prefilled.keep());
-    let rx_level = rx.as_ref().map(|rx| rx.indices().clone());
-    let core = Core::new(umem, interface, queue_id, mode, rx_level, endpoint, queue);
+    let levels =
+        [rx.as_ref().map(|rx| rx.indices().clone()), tx.as_ref().map(|tx| tx.indices().clone())];
+    let core = Core::new(umem, interface, queue_id, mode, levels, endpoint, queue);
     Socket {
         receiver: Receiver::new(core.clone(), rx, Share::Sole(fill), config.fill_target()),
         sender: Sender::new(core, tx, Share::Sole(completion)),
@@ -489,14 +498,14 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
         launch_time: launch_time(&facts),
         ..config.mode(core.mode.zero_copy, segments)
     };
-    let rx_level = rx.as_ref().map(|rx| rx.indices().clone());
+    let levels =
+        [rx.as_ref().map(|rx| rx.indices().clone()), tx.as_ref().map(|tx| tx.indices().clone())];
     let queue = core.queue.clone();
     let endpoint = Endpoint::Kernel(fd);
     let target = config.fill_target();
     // No program is detached under this socket either, whichever of the two is closed first.
     let attachment = lock(&core.attachment).clone();
-    let core =
-        Core::new(&core.umem, &core.interface, core.queue_id, mode, rx_level, endpoint, queue);
+    let core = Core::new(&core.umem, &core.interface, core.queue_id, mode, levels, endpoint, queue);
     *lock(&core.attachment) = attachment;
     Ok(Socket {
         receiver: Receiver::new(core.clone(), rx, Share::Common, target),

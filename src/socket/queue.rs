@@ -22,8 +22,9 @@ pub(crate) struct Queue {
     pub(super) id: u32,
     pub(super) fill_size: RingSize,
     pub(super) completion_size: RingSize,
-    /// The Completion ring, to look at; none at the end, since it keeps the ring mapped.
-    completion_level: Option<Indices>,
+    /// The Fill and the Completion ring, to look at; none at the end, since they keep the rings mapped.
+    pub(super) fill_level: Option<Indices>,
+    pub(super) completion_level: Option<Indices>,
     /// Frames given to the kernel to receive into, and not received by any member yet.
     pub(super) filled: Outstanding,
     /// Frames given to the kernel to send, and not completed yet.
@@ -45,7 +46,7 @@ impl Queue {
         umem: &Umem,
         (ifindex, id): (u32, u32),
         config: &SocketConfig,
-        completion: &Consumer<u64>,
+        [fill, completion]: [&Indices; 2],
         owner: Endpoint,
     ) -> Arc<Self> {
         let queue = Arc::new(Self {
@@ -54,7 +55,8 @@ impl Queue {
             id,
             fill_size: config.fill,
             completion_size: config.completion,
-            completion_level: Some(completion.indices().clone()),
+            fill_level: Some(fill.clone()),
+            completion_level: Some(completion.clone()),
             filled: Outstanding::default(),
             sending: Outstanding::default(),
             timestamps: Mutex::new(Timestamps::new(config.completion.get())),
@@ -116,6 +118,7 @@ impl Drop for Queue {
         // Held before it is closed: whoever binds the queue next finds them.
         umem.quarantine(Held { ifindex: self.ifindex, queue: self.id, known, unknown });
         // Unmapped before it is closed: a mapped ring keeps the kernel's socket alive.
+        self.fill_level = None;
         self.completion_level = None;
         drop(owner);
         if let_go {

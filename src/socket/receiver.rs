@@ -85,6 +85,8 @@ impl Receiver {
                 .error(Step::Receive, ErrorKind::Unsupported, "the socket only sends")
                 .hint("open it without `send_only`"));
         };
+        // Before the look at the ring: it brings packets.
+        let driven = if core.mode.busy_poll { drive(core, &mut self.link) } else { Ok(()) };
         let Received { packets: good, frames, bad, .. } = if core.mode.multi_buffer {
             receive_packets(core, rx, batch, &mut self.cut_off)
         } else {
@@ -102,7 +104,10 @@ impl Receiver {
         }
         if good > 0 {
             self.idle = 0;
+            let Core { mode, rx, .. } = &*self.core;
+            rx.spared.add(usize::from(mode.need_wakeup && !mode.busy_poll && !sleeps));
         } else {
+            driven?;
             self.idle += 1;
             if self.idle == IDLE_RECEIVES {
                 self.idle = 0;
@@ -130,6 +135,9 @@ impl Receiver {
 
     /// Gives the kernel frames, calls it if it sleeps, and looks for packets.
     pub(super) fn look(&mut self, completed: Option<&mut Cache>) -> Result<Look> {
+        if self.core.mode.busy_poll && self.rx.is_some() {
+            drive(&self.core, &mut self.link)?;
+        }
         if self.refill(0, None, completed) {
             self.wake(false)?;
         }
@@ -181,6 +189,13 @@ impl Receiver {
             outcome => outcome,
         }
     }
+}
+
+/// Has the driver's receive loop run, in busy polling.
+#[cold]
+fn drive(core: &Core, link: &mut Link) -> Result<()> {
+    core.rx.wakeups.add(1);
+    link.check(core, Step::Receive)
 }
 
 /// Takes whole packets of one or more frames out of the ring.

@@ -7,8 +7,11 @@ use std::{
 
 use bytemuck::Pod;
 
-use super::Socket;
-use crate::ring::{CompletionRing, Consumer, Desc, FillRing, Producer, RxRing, TxRing};
+use super::{Socket, queue::Outstanding};
+use crate::{
+    Umem,
+    ring::{CompletionRing, Consumer, Desc, FillRing, Producer, RxRing, TxRing},
+};
 
 /// The four rings of a socket at the [descriptor level](crate::ring), for as long as the socket is
 /// borrowed.
@@ -42,6 +45,8 @@ pub struct Rings<'a> {
     tx: Option<Access<'a, Producer<Desc>>>,
     fill: Access<'a, Producer<u64>>,
     completion: Access<'a, Consumer<u64>>,
+    sending: &'a Outstanding,
+    umem: &'a Umem,
 }
 
 /// A ring, inline or locked, and the account that is settled when it is given back.
@@ -67,6 +72,18 @@ impl Rings<'_> {
     /// Frames that the kernel has sent.
     pub fn completion(&mut self) -> CompletionRing<'_> {
         CompletionRing::new(&mut self.completion)
+    }
+
+    /// Takes descriptors off the account that the kernel refused and did not complete.
+    ///
+    /// The kernel counts what it refuses on TX
+    /// ([`tx_invalid_descs`](super::KernelStatistics::tx_invalid_descs)); whether it returns it through
+    /// Completion too differs between kernels. What does not come back would count as a frame with
+    /// the kernel for ever.
+    pub fn refused(&mut self, descriptors: u32) {
+        // Too many here can only leave frames of a closed socket unfound, never have one found twice.
+        self.sending.sub(descriptors);
+        self.umem.counts().detach(descriptors.cast_signed());
     }
 }
 
@@ -105,7 +122,7 @@ impl Socket {
             sending.sub(frames);
             writes.umem.counts().detach(frames.cast_signed());
         });
-        Rings { rx, tx, fill, completion }
+        Rings { rx, tx, fill, completion, sending, umem: &writes.umem }
     }
 }
 

@@ -193,10 +193,15 @@ impl Sender {
             // Hardening: the index that we have just published is seen before the flag is read.
             fence(Ordering::SeqCst);
         }
+        if self.core.mode.busy_poll {
+            // The driver's loop takes completed frames back too.
+            return self.kick();
+        }
         let sleeps = !may_sleep || tx.indices().needs_wakeup();
         if sleeps && (submitted || self.owes_kick || tx.indices().level() > 0) {
             return self.kick();
         }
+        self.core.tx.spared.add(usize::from(submitted && !sleeps));
         Ok(())
     }
 

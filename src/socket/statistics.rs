@@ -5,12 +5,29 @@ use std::fmt;
 use super::{Receiver, Sender, Socket, core::Core};
 use crate::{
     Error, Result, Step,
+    ring::Indices,
     sync::{Arc, Weak, lock},
 };
 
 /// What happened on a socket since it was opened: what the kernel counted, and what we did.
 ///
 /// Counters are never added up: in copy mode an empty Fill ring counts in two of the kernel's.
+/// [`Port::snapshot`](crate::Port::snapshot) has them beside the program's and the UMEM's.
+///
+/// ```
+/// # use xskit::{SocketConfig, UmemConfig, fake};
+/// # let umem = UmemConfig::new(64).build()?;
+/// # let config = SocketConfig::default().receive_only().fill(xskit::RingSize::new(32)?);
+/// # let (mut socket, kernel) = fake::socket(&umem, &config)?;
+/// # let mut batch = umem.batch(8);
+/// kernel.deliver(b"a packet");
+/// assert_eq!(socket.statistics()?.levels.rx, 1);
+/// socket.recv(&mut batch)?;
+/// let statistics = socket.statistics()?;
+/// assert_eq!((statistics.received, statistics.levels.rx), (1, 0));
+/// assert_eq!((statistics.wakeups_rx, statistics.wakeups_spared_rx), (0, 1));
+/// # Ok::<(), xskit::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -40,6 +57,27 @@ pub struct Statistics {
     pub wakeups_rx: u64,
     /// System calls made to wake the sending side.
     pub wakeups_tx: u64,
+    /// Batches received after which the kernel did not have to be called, as its need_wakeup flag said. In
+    /// copy mode that is every one; without need_wakeup, and with busy polling, none.
+    pub wakeups_spared_rx: u64,
+    /// Batches given to the kernel to send without a call, as its need_wakeup flag said.
+    pub wakeups_spared_tx: u64,
+    /// What lies in the rings now.
+    pub levels: RingLevels,
+}
+
+/// How many entries lie in each ring, by a look from outside: an instant, each ring at its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RingLevels {
+    /// Received packets that nobody has taken yet. Near the ring's size, the reader is too slow.
+    pub rx: u32,
+    /// Packets to send that the kernel has not taken yet.
+    pub tx: u32,
+    /// Free frames for the kernel to receive into. Near 0, it starves. It belongs to the queue.
+    pub fill: u32,
+    /// Sent frames that nobody has taken back yet. It belongs to the queue.
+    pub completion: u32,
 }
 
 /// `XDP_STATISTICS`: the kernel's counters. `None` where the kernel has them not (before 5.9).
@@ -126,6 +164,16 @@ impl Sender {
 }
 
 impl Core {
+    fn levels(&self) -> RingLevels {
+        let level = |ring: &Option<Indices>| ring.as_ref().map_or(0, Indices::level);
+        RingLevels {
+            rx: level(&self.rx_level),
+            tx: level(&self.tx_level),
+            fill: level(&self.queue.fill_level),
+            completion: level(&self.queue.completion_level),
+        }
+    }
+
     pub(super) fn statistics(&self) -> Result<Statistics> {
         let (kernel, complete) = self.endpoint.statistics().map_err(|source| {
             Error::os(Step::Statistics, "XDP_STATISTICS cannot be read", source)
@@ -152,6 +200,9 @@ impl Core {
             lost: self.rx.lost.get() + self.tx.lost.get(),
             wakeups_rx: self.rx.wakeups.get(),
             wakeups_tx: self.tx.wakeups.get(),
+            wakeups_spared_rx: self.rx.spared.get(),
+            wakeups_spared_tx: self.tx.spared.get(),
+            levels: self.levels(),
         })
     }
 }

@@ -85,3 +85,31 @@ pub(crate) fn replace_map(map: &mut Map, other: BorrowedFd<'_>) -> io::Result<()
         _ => Ok(()),
     }
 }
+
+/// A program of two instructions, `return XDP_PASS`, without frags.
+#[cfg(test)]
+pub(crate) fn pass_program() -> io::Result<OwnedFd> {
+    const BPF_PROG_LOAD: libc::c_long = 5;
+    const BPF_PROG_TYPE_XDP: u64 = 6;
+    let instructions: [u64; 2] = [(2 << 32) | 0xb7, 0x95]; // r0 = 2; exit
+    let licence = c"GPL";
+    // prog_type and insn_cnt, insns, license, log_level and the rest.
+    let attr: [u64; 6] = [
+        if cfg!(target_endian = "little") {
+            BPF_PROG_TYPE_XDP | (2 << 32)
+        } else {
+            (BPF_PROG_TYPE_XDP << 32) | 2
+        },
+        instructions.as_ptr().expose_provenance() as u64,
+        licence.as_ptr().expose_provenance() as u64,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: the kernel reads `attr` and what it points to, all of which outlives the call.
+    let fd =
+        unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, attr.as_ptr(), size_of_val(&attr)) };
+    let fd = nix::errno::Errno::result(fd)?;
+    // SAFETY: a new fd, which nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).expect("an fd")) })
+}

@@ -247,7 +247,7 @@ impl Ethtool {
     /// # Safety
     ///
     /// The first word of `data` is a command that reads and writes no more than a `T`.
-    unsafe fn fixed<T: Pod>(&self, interface: &str, data: &mut T) -> io::Result<()> {
+    pub(super) unsafe fn fixed<T: Pod>(&self, interface: &str, data: &mut T) -> io::Result<()> {
         // SAFETY: as the caller promises; `data` is exclusively borrowed for the call.
         unsafe { self.ioctl(interface, ptr::from_mut(data).cast()) }
     }
@@ -256,7 +256,7 @@ impl Ethtool {
     ///
     /// `data` points to writable memory that starts with a command, as long as that command reads
     /// and writes, and nobody else touches it during the call.
-    unsafe fn ioctl(&self, interface: &str, data: *mut c_void) -> io::Result<()> {
+    pub(super) unsafe fn ioctl(&self, interface: &str, data: *mut c_void) -> io::Result<()> {
         let mut request = empty_request();
         if interface.len() >= request.ifr_name.len() {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));

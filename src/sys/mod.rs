@@ -4,6 +4,9 @@
 pub(crate) mod bpf;
 pub(crate) mod ethtool;
 pub(crate) mod mapping;
+pub(crate) mod packet;
+pub(crate) mod steering;
+pub(crate) mod sysfs;
 pub(crate) mod uapi;
 pub(crate) mod xsk;
 

@@ -115,6 +115,28 @@ pub(crate) fn set_send_buffer(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<
     Ok(got.unsigned_abs())
 }
 
+/// One of the three options of busy polling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BusyPollOption {
+    Prefer,
+    Micros,
+    Budget,
+}
+
+/// Sets an option of busy polling.
+pub(crate) fn set_busy_poll(
+    socket: BorrowedFd<'_>,
+    option: BusyPollOption,
+    value: c_int,
+) -> io::Result<()> {
+    let name = match option {
+        BusyPollOption::Prefer => libc::SO_PREFER_BUSY_POLL,
+        BusyPollOption::Micros => libc::SO_BUSY_POLL,
+        BusyPollOption::Budget => libc::SO_BUSY_POLL_BUDGET,
+    };
+    set(socket, libc::SOL_SOCKET, name, &value)
+}
+
 /// Binds to an interface and queue.
 pub(crate) fn bind(
     socket: BorrowedFd<'_>,
@@ -177,7 +199,12 @@ pub(crate) fn kick_rx(socket: BorrowedFd<'_>) -> io::Result<()> {
     if received < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn set<T: Pod>(socket: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io::Result<()> {
+pub(super) fn set<T: Pod>(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    value: &T,
+) -> io::Result<()> {
     // SAFETY: the value is live and as long as we say; the kernel only reads it.
     checked(unsafe {
         libc::setsockopt(
@@ -191,7 +218,11 @@ fn set<T: Pod>(socket: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> 
 }
 
 /// The option's value, zeroed past what the kernel wrote, and how much that was.
-fn get<T: Pod>(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<(T, usize)> {
+pub(super) fn get<T: Pod>(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+) -> io::Result<(T, usize)> {
     let mut value = T::zeroed();
     let mut len = socklen_t::try_from(size_of::<T>()).expect("options are small");
     // SAFETY: the kernel writes at most `len` bytes into a live value that any bytes are valid for.

@@ -191,6 +191,13 @@ fn private_mount(kind: &str, at: &str) -> io::Result<()> {
     }
 }
 
+/// Reads an attribute of the interface.
+pub(crate) fn attribute(link: &Link, attribute: &str) -> String {
+    let path = format!("/sys/class/net/{}/{attribute}", link.name());
+    let read = || with_mount("sysfs", "/sys", || fs::read_to_string(path).unwrap());
+    link.netns().enter(read).trim().to_owned()
+}
+
 /// Writes an attribute of the interface, which sysfs shows to those who mount it in its namespace.
 pub(crate) fn set_attribute(link: &Link, attribute: &str, value: &str) {
     let path = format!("/sys/class/net/{}/{attribute}", link.name());

@@ -1,9 +1,13 @@
 //! Capabilities that are missing, and limits that are too low.
 
-use std::thread;
+use std::{thread, time::Duration};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use xskit::{ErrorKind, RingSize, Socket, SocketConfig, Step, Umem, UmemConfig};
+use xskit::{
+    ErrorKind, RingSize, Socket, SocketConfig, Step, Umem, UmemConfig,
+    interface::{Deferral, Promiscuous},
+    socket::BusyPoll,
+};
 use xskit_lab::{Lab, LabConfig, Need};
 
 use crate::bench::{
@@ -13,6 +17,7 @@ use crate::bench::{
 
 const NET_ADMIN: u32 = 12;
 const NET_RAW: u32 = 13;
+const SYS_ADMIN: u32 = 21;
 const PERFMON: u32 = 38;
 const BPF: u32 = 39;
 
@@ -69,6 +74,92 @@ fn no_capabilities_for_a_socket() {
             NO_SOCKET.is(&refused(|| Socket::open(&umem, &near(), 0, &rings())));
         });
         all_free(&umem);
+    });
+}
+
+#[test]
+fn no_cap_net_admin_for_busy_polling() {
+    alone(|| {
+        let Some(lab) = Lab::for_test() else { return };
+        let umem = umem();
+        let config = rings().busy_poll(BusyPoll::default());
+        with_only(&lab, &[NET_RAW], || {
+            let refused = refused(|| Socket::open(&umem, &near(), 0, &config));
+            Expected {
+                queue: Some(0),
+                ..expected(
+                    Step::SocketOption,
+                    ErrorKind::Permission,
+                    libc::EPERM,
+                    &["SO_PREFER_BUSY_POLL", "busy poll 20 µs, budget 64", "needs CAP_NET_ADMIN"],
+                )
+            }
+            .is(&refused);
+            // The same without it is permitted.
+            drop(Socket::open(&umem, &near(), 0, &rings()).unwrap());
+        });
+    });
+}
+
+/// The whole device has to be set where veth has no NAPI instance: that takes both capabilities.
+#[test]
+fn no_capabilities_for_deferral() {
+    alone(|| {
+        let Some(lab) = Lab::for_test() else { return };
+        for (kept, errno, says) in [
+            (NET_ADMIN, libc::EPERM, "CAP_SYS_ADMIN and CAP_NET_ADMIN"),
+            (SYS_ADMIN, libc::EPERM, "CAP_NET_ADMIN is needed"),
+        ] {
+            with_only(&lab, &[kept], || {
+                let error = refused(|| Deferral::default().apply(&near()));
+                expected(Step::Defer, ErrorKind::Permission, errno, &[says]).is(&error);
+            });
+        }
+    });
+}
+
+/// Without the right to see the namespace's sysfs, what the kernel lists is set: veth has NAPI instances while
+/// a program is attached.
+#[test]
+fn deferral_without_cap_sys_admin() {
+    alone(|| {
+        let Some(lab) = Lab::for_test() else { return };
+        with_only(&lab, &[BPF, NET_ADMIN, NET_RAW, PERFMON], || {
+            let port = port(&umem()).open().unwrap();
+            let settings = || {
+                let napis = near().napis().unwrap();
+                assert_eq!(napis.len(), 1);
+                (napis[0].defer_hard_irqs, napis[0].gro_flush_timeout)
+            };
+            let before = (Some(0), Some(Duration::ZERO));
+            if settings() != before {
+                // Linux before 6.13.
+                let error = refused(|| Deferral::default().apply(&near()));
+                assert_eq!(error.kind(), ErrorKind::Permission, "{error}");
+                return;
+            }
+            let deferred = Deferral::default().apply(&near()).unwrap();
+            assert!(deferred.per_napi());
+            assert_eq!(settings(), (Some(2), Some(Duration::from_micros(200))));
+            deferred.restore().unwrap();
+            assert_eq!(settings(), before);
+            // Instances that are gone need nothing.
+            let deferred = Deferral::default().apply(&near()).unwrap();
+            drop(port);
+            deferred.restore().unwrap();
+        });
+    });
+}
+
+#[test]
+fn no_cap_net_raw_for_promiscuous_mode() {
+    alone(|| {
+        let Some(lab) = Lab::for_test() else { return };
+        with_only(&lab, &[NET_ADMIN], || {
+            let error = refused(|| Promiscuous::on(&near()));
+            let says = ["CAP_NET_RAW is missing"];
+            expected(Step::Steer, ErrorKind::Permission, libc::EPERM, &says).is(&error);
+        });
     });
 }
 

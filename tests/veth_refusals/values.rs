@@ -1,9 +1,12 @@
-//! Sizes that cannot be, found before any system call. No privileges are needed.
+//! Sizes and other numbers that cannot be, found before any system call.
+
+use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use xskit::{ChunkSize, ErrorKind, RingSize, Step, UmemConfig};
+use xskit::{ChunkSize, ErrorKind, RingSize, Socket, Step, UmemConfig, socket::BusyPoll};
+use xskit_lab::{Lab, LabConfig, Need};
 
-use crate::bench::{Expected, alone, refused};
+use crate::bench::{Expected, all_free, alone, near, refused, rings, umem};
 
 fn configure<'a>(says: &'a [&'a str]) -> Expected<'a> {
     Expected {
@@ -63,6 +66,30 @@ fn headroom_past_the_bound() {
             }
             umem(most).unwrap();
         }
+    });
+}
+
+#[test]
+fn busy_polling_out_of_range() {
+    fn out_of_range() {
+        let umem = umem();
+        for (busy_poll, says) in [
+            (BusyPoll::default().budget(0), "1 to 65,535 packets"),
+            (BusyPoll::default().budget(1 << 16), "1 to 65,535 packets"),
+            (BusyPoll::default().time(Duration::ZERO), "1 to 2,147,483,647 microseconds"),
+        ] {
+            let config = rings().busy_poll(busy_poll);
+            let error = refused(|| Socket::open(&umem, &near(), 0, &config));
+            let says = [says];
+            Expected { interface: Some("near0"), queue: Some(0), ..configure(&says) }.is(&error);
+        }
+        all_free(&umem);
+    }
+
+    alone(|| {
+        let namespaces = LabConfig { need: Need::Namespaces, ..Default::default() };
+        let Some(lab) = Lab::for_test_with(&namespaces) else { return };
+        lab.enter(out_of_range);
     });
 }
 

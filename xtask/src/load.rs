@@ -10,13 +10,14 @@ use clap::{Args, ValueEnum};
 use nix::sys::signal::{SigSet, Signal};
 use xskit::{
     AttachMode, ErrorKind, Interface, Rule, Rules,
-    program::{Loaded, ProgramOptions},
+    program::{Loaded, ProgramOptions, VlanTags},
 };
 
 use crate::{cargo::Elevation, ebpf};
 
 /// Builds the XDP program, has the kernel verify it, and attaches it until Ctrl-C.
 #[derive(Args, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct Load {
     /// The interface to attach to; what the rules match has no socket, so all packets pass
     #[arg(required_unless_present = "check")]
@@ -36,6 +37,10 @@ pub(crate) struct Load {
     /// The object for packets of several buffers
     #[arg(long)]
     frags: bool,
+    /// VLAN tags are part of the packets, as rules on VLANs need: on veth, TX VLAN offload is off at the
+    /// other end
+    #[arg(long)]
+    vlan_tags_visible: bool,
     /// Load this object and build nothing
     #[arg(long, value_name = "FILE")]
     object: Option<PathBuf>,
@@ -68,7 +73,9 @@ impl Load {
         };
         let bytes = fs::read(&object).with_context(|| format!("read {}", object.display()))?;
         let rules = if self.all { Rules::all() } else { self.rules.iter().cloned().collect() };
-        let options = ProgramOptions { frags: self.frags, ..ProgramOptions::default() };
+        let vlan_tags =
+            if self.vlan_tags_visible { VlanTags::Visible } else { VlanTags::default() };
+        let options = ProgramOptions { frags: self.frags, vlan_tags, ..ProgramOptions::default() };
 
         let loaded = match Loaded::from_object(bytes, &rules, &options) {
             // What was built as the caller is loaded as root.

@@ -83,6 +83,16 @@ const SUITES: &[Suite] = &[
         Needs::Root,
         &["--package", "xskit", "--test", "veth_lifecycle", "--all-features"],
     ),
+    Suite::new(
+        "control",
+        Needs::Root,
+        &["--package", "xskit", "--test", "veth_control", "--all-features"],
+    ),
+    Suite::new(
+        "conformance",
+        Needs::Root,
+        &["--package", "xskit", "--test", "conformance", "--all-features"],
+    ),
     Suite {
         environment: Some(("XSKIT_SOAK_SECONDS", "60")),
         ..Suite::new(

@@ -162,7 +162,7 @@ fn set_xdp(index: u32, fd: i32, flags: u32) -> Result<(), NetlinkRefusal> {
 mod tests {
     use std::{
         io::{self, Write},
-        os::fd::{AsFd, FromRawFd, OwnedFd},
+        os::fd::{AsFd, OwnedFd},
         thread,
     };
 
@@ -235,7 +235,7 @@ mod tests {
         let name = thread::current().name().unwrap_or("test").to_owned();
         let skipped = thread::spawn(move || {
             unshare(CloneFlags::CLONE_NEWNET)?;
-            let program = pass_program()?;
+            let program = crate::sys::bpf::pass_program()?;
             let end = |name: &str| {
                 let mut end = LinkMessage::default();
                 end.attributes = vec![
@@ -263,35 +263,6 @@ mod tests {
             writeln!(io::stderr(), "SKIPPED: {name}: {error}")
                 .expect("standard error takes a line");
         }
-    }
-
-    /// `return XDP_PASS`, without frags.
-    #[allow(unsafe_code, reason = "a program of two instructions needs no ELF file, but bpf(2)")]
-    fn pass_program() -> io::Result<OwnedFd> {
-        const BPF_PROG_LOAD: libc::c_long = 5;
-        const BPF_PROG_TYPE_XDP: u64 = 6;
-        let instructions: [u64; 2] = [(2 << 32) | 0xb7, 0x95]; // r0 = 2; exit
-        let licence = c"GPL";
-        // prog_type and insn_cnt, insns, license, log_level and the rest.
-        let attr: [u64; 6] = [
-            if cfg!(target_endian = "little") {
-                BPF_PROG_TYPE_XDP | (2 << 32)
-            } else {
-                (BPF_PROG_TYPE_XDP << 32) | 2
-            },
-            instructions.as_ptr().expose_provenance() as u64,
-            licence.as_ptr().expose_provenance() as u64,
-            0,
-            0,
-            0,
-        ];
-        // SAFETY: the kernel reads `attr` and what it points to, all of which outlives the call.
-        let fd = unsafe {
-            libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, attr.as_ptr(), size_of_val(&attr))
-        };
-        let fd = nix::errno::Errno::result(fd)?;
-        // SAFETY: a new fd, which nobody else owns.
-        Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).expect("an fd")) })
     }
 
     #[test]

@@ -23,7 +23,9 @@ use nix::errno::Errno;
 
 pub(crate) use self::{
     link::{Link, attach_xdp, detach_xdp, link_by_index, link_by_name, link_names},
-    netdev::{NetdevFeatures, active_rx_queues, netdev_features},
+    netdev::{
+        Napi, NapiControl, NetdevFeatures, active_rx_queues, napis, netdev_features, rx_queues,
+    },
     route::carries_default_route,
 };
 
@@ -117,17 +119,32 @@ where
     NetlinkPayload<M>: From<M>,
     M: NetlinkSerializable,
 {
-    const SEQUENCE: u32 = 1;
+    exchange_on(&open(protocol)?, message, flags)
+}
+
+/// A socket in the network namespace of the calling thread, wherever it is used later.
+fn open(protocol: isize) -> io::Result<Socket> {
     let mut socket = Socket::new(protocol)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
     socket.set_ext_ack(true)?;
     // Before 4.20 there is no strict checking, and the kernel filters nothing: we do, too.
     match socket.set_netlink_get_strict_chk(true) {
-        Err(error) if error.raw_os_error() != Some(libc::ENOPROTOOPT) => return Err(error.into()),
-        _ => {}
+        Err(error) if error.raw_os_error() != Some(libc::ENOPROTOOPT) => Err(error),
+        _ => Ok(socket),
     }
+}
 
+fn exchange_on<M>(
+    socket: &Socket,
+    message: M,
+    flags: u16,
+) -> Result<(Vec<Answer>, bool), NetlinkRefusal>
+where
+    NetlinkPayload<M>: From<M>,
+    M: NetlinkSerializable,
+{
+    const SEQUENCE: u32 = 1;
     let mut header = NetlinkHeader::default();
     header.flags = flags;
     header.sequence_number = SEQUENCE;
@@ -202,6 +219,11 @@ fn text(value: &[u8]) -> String {
 
 fn number(value: &[u8]) -> Option<u32> {
     value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+}
+
+/// The netlink type `uint`: 4 bytes where they do, else 8.
+fn uint(value: &[u8]) -> Option<u64> {
+    if value.len() < 8 { number(value).map(u64::from) } else { bits(value) }
 }
 
 fn bits(value: &[u8]) -> Option<u64> {

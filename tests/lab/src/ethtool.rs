@@ -4,6 +4,8 @@ use std::io;
 
 use crate::{link::Link, sys::EthtoolCommand};
 
+const GET_RINGS: u32 = 0x10;
+const SET_RINGS: u32 = 0x11;
 const GET_CHANNELS: u32 = 0x3c;
 const SET_CHANNELS: u32 = 0x3d;
 const GET_FLAGS: u32 = 0x25;
@@ -43,6 +45,19 @@ pub struct Channels {
     pub max_tx: u32,
 }
 
+/// How many entries the rings of the hardware have, and could.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HardwareRings {
+    /// Received packets, now.
+    pub rx: u32,
+    /// Packets to send, now.
+    pub tx: u32,
+    /// Received packets, at most.
+    pub max_rx: u32,
+    /// Packets to send, at most.
+    pub max_tx: u32,
+}
+
 /// `struct ethtool_value`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -66,15 +81,32 @@ struct RawChannels {
     combined: u32,
 }
 
+/// `struct ethtool_ringparam`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct RawRings {
+    command: u32,
+    max_rx: u32,
+    max_rx_mini: u32,
+    max_rx_jumbo: u32,
+    max_tx: u32,
+    rx: u32,
+    rx_mini: u32,
+    rx_jumbo: u32,
+    tx: u32,
+}
+
 mod layouts {
     #![allow(unsafe_code, reason = "promises to the ioctl that the layouts are the kernel's")]
 
-    use super::{EthtoolCommand, RawChannels, Value};
+    use super::{EthtoolCommand, RawChannels, RawRings, Value};
 
     // SAFETY: the two u32 of `struct ethtool_value`, for commands that use it alone.
     unsafe impl EthtoolCommand for Value {}
     // SAFETY: the nine u32 of `struct ethtool_channels`, for the two commands on channels alone.
     unsafe impl EthtoolCommand for RawChannels {}
+    // SAFETY: the nine u32 of `struct ethtool_ringparam`, for the two commands on rings alone.
+    unsafe impl EthtoolCommand for RawRings {}
 }
 
 impl Link {
@@ -127,6 +159,28 @@ impl Link {
     pub fn set_channels(&self, rx: u32, tx: u32) -> io::Result<()> {
         let mut raw = RawChannels { command: SET_CHANNELS, rx, tx, ..self.raw_channels()? };
         self.netns().ethtool(self.name(), &mut raw)
+    }
+
+    /// The rings of the hardware.
+    ///
+    /// # Errors
+    ///
+    /// EOPNOTSUPP where there are none.
+    pub fn hardware_rings(&self) -> io::Result<HardwareRings> {
+        let raw = self.raw_rings()?;
+        Ok(HardwareRings { rx: raw.rx, tx: raw.tx, max_rx: raw.max_rx, max_tx: raw.max_tx })
+    }
+
+    /// Changes how many entries the rings of the hardware have.
+    pub fn set_hardware_rings(&self, rx: u32, tx: u32) -> io::Result<()> {
+        let mut raw = RawRings { command: SET_RINGS, rx, tx, ..self.raw_rings()? };
+        self.netns().ethtool(self.name(), &mut raw)
+    }
+
+    fn raw_rings(&self) -> io::Result<RawRings> {
+        let mut raw = RawRings { command: GET_RINGS, ..RawRings::default() };
+        self.netns().ethtool(self.name(), &mut raw)?;
+        Ok(raw)
     }
 
     fn raw_channels(&self) -> io::Result<RawChannels> {

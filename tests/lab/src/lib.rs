@@ -21,7 +21,7 @@ mod sys;
 mod topology;
 mod xdp;
 
-pub use ethtool::{Channels, Offload};
+pub use ethtool::{Channels, HardwareRings, Offload};
 pub use flow::{Flow, Mac, Protocol};
 pub use leaks::{mappings, open_fds, socket_mappings};
 pub use link::{Link, VethEnd};

@@ -1,0 +1,27 @@
+//! The behaviours, one function each.
+
+mod counted;
+mod directions;
+mod invalid;
+mod lifecycle;
+mod plain;
+mod polling;
+mod programs;
+mod sharing;
+
+use crate::Case;
+
+/// All behaviours.
+pub(crate) fn all() -> impl Iterator<Item = Case> {
+    let modules = [
+        plain::CASES,
+        polling::CASES,
+        invalid::CASES,
+        counted::CASES,
+        directions::CASES,
+        sharing::CASES,
+        programs::CASES,
+        lifecycle::CASES,
+    ];
+    modules.into_iter().flatten().copied()
+}
