@@ -51,6 +51,8 @@ pub enum Step {
     LoadProgram,
     /// Attaching the XDP program to the interface.
     AttachProgram,
+    /// Pinning an attached program, or taking over one that is.
+    Pin,
     /// Reading or changing a BPF map.
     Map,
     /// Compiling or exchanging rules.
@@ -84,6 +86,7 @@ impl fmt::Display for Step {
             Self::Bind => "bind",
             Self::LoadProgram => "load XDP program",
             Self::AttachProgram => "attach XDP program",
+            Self::Pin => "pin XDP program",
             Self::Map => "access BPF map",
             Self::Rules => "set rules",
             Self::Receive => "receive",

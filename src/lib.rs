@@ -62,6 +62,11 @@
 //!
 //! - `fake`: the module of that name.
 //! - `audit`: a byte per frame holds its place, and an illegal move panics: for your tests.
+#![cfg_attr(
+    feature = "tokio",
+    doc = "- `tokio`: sockets to wait for with `.await`: [`AsyncSocket`], and [what a dropped future loses](socket::asynchronous)."
+)]
+#![cfg_attr(not(feature = "tokio"), doc = "- `tokio`: sockets to wait for with `.await`.")]
 //!
 //! Linux 5.9 or later. Redirection to several queues and devices with one UMEM: 5.10.
 #![deny(missing_docs)]
@@ -87,6 +92,8 @@ pub use program::{
 };
 pub use ring::RingSize;
 pub use snapshot::{Snapshot, SocketSnapshot};
+#[cfg(feature = "tokio")]
+pub use socket::{AsyncReceiver, AsyncSender, AsyncSocket};
 pub use socket::{
     CopyMode, Interest, Mode, Ready, Receiver, Sender, Socket, SocketConfig, Statistics,
 };

@@ -1,6 +1,6 @@
 //! An interface opened: a program attached, a socket on every queue.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
 use crate::{
     AttachMode, Attached, ChunkSize, Counters, Error, ErrorKind, Facts, Interface, Pages, Program,
@@ -50,6 +50,7 @@ pub struct PortConfig {
     rules: Rules,
     queues: Option<Vec<QueueId>>,
     attach: AttachMode,
+    pin: Option<PathBuf>,
     multi_buffer: bool,
     frags: bool,
     vlan_tags: VlanTags,
@@ -74,6 +75,7 @@ impl PortConfig {
             rules: Rules::none(),
             queues: None,
             attach: AttachMode::Auto,
+            pin: None,
             multi_buffer: false,
             frags: false,
             vlan_tags: VlanTags::default(),
@@ -106,6 +108,16 @@ impl PortConfig {
     /// Where the program runs.
     pub fn attach(mut self, mode: AttachMode) -> Self {
         self.attach = mode;
+        self
+    }
+
+    /// Keeps the program attached when the process ends, for the next one to take over: pinned in this
+    /// directory of a bpffs, one for each interface. If one is pinned there already, it is taken over.
+    ///
+    /// Meanwhile all packets pass to the kernel's stack. [`Program::unpin`] ends it, as does `rm -r`.
+    #[doc(alias = "BPF_OBJ_PIN")]
+    pub fn pin(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.pin = Some(directory.into());
         self
     }
 
@@ -234,8 +246,9 @@ impl PortConfig {
     /// # Errors
     ///
     /// As [`Interface::by_name`], [`Program::attach`], [`Socket::open`], and what else was asked for, such as
-    /// [`Deferral::apply`], [`Promiscuous::on`], [`Spread::over`] and [`FlowRules::install`]. Nothing stays attached, open
-    /// or mapped.
+    /// [`Program::pin`], [`Program::from_pin`], [`Deferral::apply`], [`Promiscuous::on`], [`Spread::over`] and
+    /// [`FlowRules::install`]. Nothing stays open or mapped, nor attached, except for a program that was
+    /// pinned.
     pub fn open(self) -> Result<Port> {
         let interface = Interface::by_name(&self.interface)?;
         // Before attaching: virtio_net adds queues then, and on those a zero-copy socket is unsafe.
@@ -254,7 +267,12 @@ impl PortConfig {
         let sockets = facts.queues.maximum.unwrap_or(0).max(facts.queues.active);
         let frags = self.frags || config.is_multi_buffer();
         let options = ProgramOptions { frags, sockets, vlan_tags: self.vlan_tags };
-        let program = Program::attach(&interface, &self.rules, self.attach, &options)?;
+        let program = match &self.pin {
+            None => Program::attach(&interface, &self.rules, self.attach, &options)?,
+            Some(directory) => {
+                Program::attach_pinned(directory, &interface, &self.rules, self.attach, &options)?
+            }
+        };
         interface.carrier_wait(CARRIER)?;
         let (sockets, readers) = (BTreeMap::new(), BTreeMap::new());
         let mut port = Port { sockets, readers, program, queues, umem, interface };
@@ -338,7 +356,7 @@ impl PortConfig {
 /// An interface with the program attached and a socket on each of its queues.
 ///
 /// The program is detached when the port and the last of its sockets are dropped, in whatever order.
-/// A killed process leaves nothing attached.
+/// A killed process leaves nothing attached, unless that is [asked for](PortConfig::pin).
 ///
 /// ```no_run
 /// use xskit::{Interest, Port, Rules};

@@ -11,7 +11,7 @@ mod memory;
 use std::{
     collections::VecDeque,
     fmt, io,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     ptr,
     time::Duration,
 };
@@ -19,6 +19,7 @@ use std::{
 use nix::{
     errno::Errno,
     sys::eventfd::{EfdFlags, EventFd},
+    unistd::{read, write},
 };
 
 use crate::{
@@ -72,7 +73,7 @@ pub fn socket_from(umem: &Umem, config: &SocketConfig, first: u32) -> Result<(So
         rings: Mutex::new(rings),
         number: NUMBERS.fetch_add(1, Ordering::Relaxed),
         changed: Condvar::default(),
-        event,
+        event: Arc::new(event.into()),
     }));
     // As the kernel does: the first packets to send always need a call.
     kernel.set_needs_wakeup_tx(true);
@@ -108,8 +109,8 @@ struct Shared {
     number: u32,
     /// Wakes whoever waits in `poll`: two halves may wait at once, each for its own.
     changed: Condvar,
-    /// Wakes whoever polls the descriptor.
-    event: EventFd,
+    /// An eventfd; wakes whoever polls it.
+    event: Arc<OwnedFd>,
 }
 
 struct Rings {
@@ -170,7 +171,7 @@ impl Kernel {
 
     fn wake(&self) {
         // Refused only by a counter at its end, which is readable all the same.
-        self.0.event.write(1).ok();
+        write(&self.0.event, &1_u64.to_ne_bytes()).ok();
         self.0.changed.notify_all();
     }
 
@@ -358,12 +359,17 @@ impl Kernel {
         self.0.event.as_fd()
     }
 
+    #[cfg(feature = "tokio")]
+    pub(crate) fn shared_fd(&self) -> &Arc<OwnedFd> {
+        &self.0.event
+    }
+
     /// As the kernel's `poll` on a socket: level-triggered, silent about a dead link.
     pub(crate) fn poll(&self, interest: Interest, timeout: Duration) -> bool {
         let mut rings = self.rings();
         rings.kicks.poll += 1;
         // What was signalled before the look at the rings needs no second look.
-        self.0.event.read().ok();
+        read(&self.0.event, &mut [0; 8]).ok();
         let idle = |rings: &mut Rings| !rings.ready(interest);
         let waited = self.0.changed.wait_timeout_while(rings, timeout, idle);
         let (rings, _) = waited.unwrap_or_else(PoisonError::into_inner);

@@ -164,6 +164,11 @@ impl VlanOffload {
     pub fn restore(self) -> Result<()> {
         self.0.restore()
     }
+
+    /// Leaves the offload off for good.
+    pub(crate) fn leave_off(mut self) {
+        self.0.disabled.clear();
+    }
 }
 
 impl fmt::Display for VlanOffload {

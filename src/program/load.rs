@@ -9,7 +9,7 @@ use std::{
 
 use aya::{
     Ebpf, EbpfLoader,
-    maps::{Array, HashMap, LpmTrie, Map, MapData, PerCpuArray, lpm_trie::Key},
+    maps::{Array, HashMap, LpmTrie, Map, MapData, MapType, PerCpuArray, lpm_trie::Key},
     programs::{RawTracePoint, Xdp, raw_trace_point::RawTracePointLink},
 };
 
@@ -50,11 +50,53 @@ pub struct Loaded {
     /// The program in force and its tables of rules: all that an exchange replaces.
     generation: Ebpf,
     // What outlives an exchange.
-    sockets: OwnedFd,
+    kept: Kept,
     socket_map: SocketMap,
-    queues_fd: OwnedFd,
     queues: PerCpuArray<MapData, Row>,
     redirect_errors: Option<RedirectErrors>,
+}
+
+/// The maps that a program leaves to the next one in its place.
+struct Kept {
+    sockets: OwnedFd,
+    queues: OwnedFd,
+}
+
+impl Kept {
+    /// Whether both are such maps; for how many sockets.
+    fn check(&self) -> Result<u32> {
+        let open = |fd: &OwnedFd| -> Result<(MapType, u32, u32)> {
+            let fd = fd
+                .try_clone()
+                .map_err(|error| Error::os(Step::Pin, "cannot duplicate a descriptor", error))?;
+            let asked = |error| errors::map(error, "cannot ask what the map is");
+            let info = MapData::from_fd(fd).and_then(|map| map.info()).map_err(asked)?;
+            Ok((info.map_type().map_err(asked)?, info.value_size(), info.max_entries()))
+        };
+        let (kind, _, sockets) = open(&self.sockets)?;
+        let row = u32::try_from(size_of::<Row>()).unwrap_or(u32::MAX);
+        // A row for each socket, and one for the other queues.
+        let rows = (MapType::PerCpuArray, row, sockets.saturating_add(1));
+        if kind != MapType::XskMap || open(&self.queues)? != rows {
+            return Err(Error::new(
+                Step::Pin,
+                ErrorKind::Corrupt,
+                "what is pinned there are not the maps of this version's program",
+            )
+            .hint("remove them, and attach anew"));
+        }
+        Ok(sockets)
+    }
+
+    /// Puts them in the place of those that were made for a program.
+    fn replace_in(&self, program: &mut Ebpf) -> Result<()> {
+        for (name, kept) in [(SOCKETS, &self.sockets), (QUEUES, &self.queues)] {
+            let map = program.map_mut(name).ok_or_else(|| no_such_map(name))?;
+            sys::bpf::replace_map(map, kept.as_fd())
+                .map_err(|error| Error::os(Step::Rules, "cannot share a map", error))?;
+        }
+        Ok(())
+    }
 }
 
 /// The kernel's tracepoint, listened to for as long as this lives.
@@ -85,7 +127,19 @@ impl Loaded {
     /// `InvalidInput` for rules that contradict themselves and for no sockets at all, `Permission`
     /// without CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.
     pub fn new(rules: &Rules, options: &ProgramOptions) -> Result<Self> {
-        Self::load(Cow::Borrowed(if options.frags { FRAGS } else { PLAIN }), rules, options)
+        Self::load(embedded(options), rules, options, None)
+    }
+
+    /// Loads the embedded program on the maps of another one, whose size counts.
+    pub(super) fn on_maps(
+        rules: &Rules,
+        options: &ProgramOptions,
+        sockets: OwnedFd,
+        queues: OwnedFd,
+    ) -> Result<Self> {
+        let kept = Kept { sockets, queues };
+        let options = ProgramOptions { sockets: kept.check()?, ..options.clone() };
+        Self::load(embedded(&options), rules, &options, Some(kept))
     }
 
     /// Loads an object that was built from a changed source of the program.
@@ -102,30 +156,42 @@ impl Loaded {
         rules: &Rules,
         options: &ProgramOptions,
     ) -> Result<Self> {
-        Self::load(Cow::Owned(object.into()), rules, options)
+        Self::load(Cow::Owned(object.into()), rules, options, None)
     }
 
-    fn load(object: Cow<'static, [u8]>, rules: &Rules, options: &ProgramOptions) -> Result<Self> {
+    fn load(
+        object: Cow<'static, [u8]>,
+        rules: &Rules,
+        options: &ProgramOptions,
+        kept: Option<Kept>,
+    ) -> Result<Self> {
         let tables = Tables::compile(rules)?;
         if options.sockets == 0 {
             return Err(Error::invalid("a program for 0 sockets redirects nothing")
                 .hint("as many as the interface has queues"));
         }
         let mut generation = prepare(&object, &tables, options)?;
-        let sockets = duplicate(&generation, SOCKETS)?;
-        let queues_fd = duplicate(&generation, QUEUES)?;
+        let kept = match kept {
+            Some(kept) => {
+                kept.replace_in(&mut generation)?;
+                kept
+            }
+            None => Kept {
+                sockets: duplicate(&generation, SOCKETS)?,
+                queues: duplicate(&generation, QUEUES)?,
+            },
+        };
         finish(&mut generation)?;
         let socket_map = SocketMap::from_data(take(&mut generation, SOCKETS)?)?;
         let queues = counter_rows(&mut generation, QUEUES)?;
-        let redirect_errors = listen(&mut generation, sockets.as_fd());
+        let redirect_errors = listen(&mut generation, kept.sockets.as_fd());
         Ok(Self {
             object,
             options: options.clone(),
             vlans: rules.use_vlans(),
             generation,
-            sockets,
+            kept,
             socket_map,
-            queues_fd,
             queues,
             redirect_errors,
         })
@@ -158,11 +224,7 @@ impl Loaded {
     ) -> Result<()> {
         let tables = Tables::compile(rules)?;
         let mut next = prepare(&self.object, &tables, &self.options)?;
-        for (name, shared) in [(SOCKETS, &self.sockets), (QUEUES, &self.queues_fd)] {
-            let map = next.map_mut(name).ok_or_else(|| no_such_map(name))?;
-            sys::bpf::replace_map(map, shared.as_fd())
-                .map_err(|error| Error::os(Step::Rules, "cannot share a map", error))?;
-        }
+        self.kept.replace_in(&mut next)?;
         finish(&mut next)?;
         put_in_place(program_fd(&next)?)?;
         self.generation = next;
@@ -191,6 +253,11 @@ impl Loaded {
         })
     }
 
+    /// The map of sockets and the counters, which an exchange keeps.
+    pub(super) fn kept_maps(&self) -> (BorrowedFd<'_>, BorrowedFd<'_>) {
+        (self.kept.sockets.as_fd(), self.kept.queues.as_fd())
+    }
+
     pub(super) fn program_fd(&self) -> Result<BorrowedFd<'_>> {
         program_fd(&self.generation)
     }
@@ -208,6 +275,10 @@ impl fmt::Debug for Loaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Loaded").field("options", &self.options).finish_non_exhaustive()
     }
+}
+
+fn embedded(options: &ProgramOptions) -> Cow<'static, [u8]> {
+    Cow::Borrowed(if options.frags { FRAGS } else { PLAIN })
 }
 
 fn no_such_map(name: &str) -> Error {

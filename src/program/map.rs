@@ -159,6 +159,11 @@ pub struct MapEntry {
 }
 
 impl MapEntry {
+    /// Whether it was inserted through this handle.
+    pub(crate) fn is_of(&self, map: &SocketMap) -> bool {
+        Arc::ptr_eq(&self.map.0, &map.0)
+    }
+
     /// The queue whose packets the socket gets.
     pub fn queue(&self) -> QueueId {
         self.queue

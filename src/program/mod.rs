@@ -10,6 +10,9 @@
 //! (`BPF_LINK_UPDATE`). So each packet is judged by the old rules or by the new ones, never by a
 //! mixture, and the code for fields that no rule uses is absent, whatever the rules were before.
 //!
+//! A process that ends takes its program with it, unless it was [pinned](Program::pin): then the next
+//! process takes it over, and no packet meets the interface without one.
+//!
 //! With an XDP program of your own, the [`SocketMap`] alone is enough: from aya, a pin, or a descriptor.
 
 mod counters;
@@ -17,6 +20,7 @@ mod errors;
 mod flows;
 mod load;
 mod map;
+mod pin;
 mod rules;
 mod tables;
 mod vlan;
@@ -24,6 +28,7 @@ mod vlan;
 use std::{
     fmt, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -111,7 +116,8 @@ impl Default for ProgramOptions {
 /// The embedded XDP program, attached to an interface.
 ///
 /// It stays attached until this and all clones of its [`attachment`](Self::attachment) are dropped;
-/// a killed process leaves nothing attached, as the kernel detaches it with the last descriptor.
+/// a killed process leaves nothing attached, as the kernel detaches it with the last descriptor, unless
+/// the program was [pinned](Self::pin).
 pub struct Program {
     interface: Interface,
     loaded: Mutex<Loaded>,
@@ -165,18 +171,29 @@ impl Program {
             let native = attached == Attached::Native;
             load::attach_error(error, netlink, interface, native, loaded.options())
         })?;
-        Ok(Self {
+        let attachment = Attachment::new(link, vlan_offload, None);
+        Ok(Self::new(loaded, interface, attachment, attached))
+    }
+
+    fn new(
+        loaded: Loaded,
+        interface: &Interface,
+        attachment: Attachment,
+        attached: Attached,
+    ) -> Self {
+        Self {
             interface: interface.clone(),
             vlan_tags: loaded.options().vlan_tags,
             socket_map: loaded.socket_map().clone(),
             loaded: Mutex::new(loaded),
-            attachment: Attachment(Arc::new(Attaching {
-                link,
-                vlan_offload: Mutex::new(vlan_offload),
-                guards: Mutex::default(),
-            })),
+            attachment,
             attached,
-        })
+        }
+    }
+
+    /// The interface that it is attached to.
+    pub fn interface(&self) -> &Interface {
+        &self.interface
     }
 
     /// The map that says which socket gets a queue's packets.
@@ -261,6 +278,26 @@ struct Attaching {
     link: OwnedFd,
     vlan_offload: Mutex<Option<VlanOffload>>,
     guards: Mutex<Vec<Box<dyn fmt::Debug + Send + Sync>>>,
+    /// The directory of a bpffs in which the link lives on.
+    pinned: Mutex<Option<PathBuf>>,
+}
+
+impl Attachment {
+    fn new(link: OwnedFd, vlan_offload: Option<VlanOffload>, pinned: Option<PathBuf>) -> Self {
+        let (vlan_offload, pinned) = (Mutex::new(vlan_offload), Mutex::new(pinned));
+        Self(Arc::new(Attaching { link, vlan_offload, guards: Mutex::default(), pinned }))
+    }
+}
+
+impl Drop for Attaching {
+    fn drop(&mut self) {
+        let vlan_offload = self.vlan_offload.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let pinned = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // The program stays, and with it the rules that need the tags.
+        if pinned.is_some() {
+            vlan_offload.take().into_iter().for_each(VlanOffload::leave_off);
+        }
+    }
 }
 
 impl AsFd for Attachment {

@@ -33,6 +33,16 @@ impl Endpoint {
         }
     }
 
+    /// The descriptor, which stays open while this is held.
+    #[cfg(feature = "tokio")]
+    pub(super) fn shared_fd(&self) -> &Arc<OwnedFd> {
+        match self {
+            Self::Kernel(fd) => fd,
+            #[cfg(feature = "fake")]
+            Self::Fake(kernel) => kernel.shared_fd(),
+        }
+    }
+
     /// Calls the kernel to look at the TX ring.
     pub(super) fn kick_tx(&self) -> io::Result<()> {
         match self {

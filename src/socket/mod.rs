@@ -21,10 +21,20 @@
 //! once more). What the flags of bind may repeat, and what not, cannot be got wrong, since nobody
 //! states them.
 //!
+//! # Without privileges
+//!
+//! What takes privileges is to make a socket (CAP_NET_RAW) and to make and attach a program. Another
+//! process can do both: it hands over [unbound](Socket::unbound) sockets, of which the worker makes its
+//! own ([`Socket::from_fd`]) with memory of its own. Into the program's map they are put by the one, or by
+//! the other, which may have been given the map too: by its pin ([`SocketMap::from_pin`]) or its
+//! descriptor ([`SocketMap::from_fd`]).
+//!
 //! # need_wakeup
 //!
 //! See [`need_wakeup`].
 
+#[cfg(feature = "tokio")]
+pub mod asynchronous;
 mod busy_poll;
 mod config;
 mod core;
@@ -40,10 +50,12 @@ mod wait;
 
 use std::{
     fmt,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::Duration,
 };
 
+#[cfg(feature = "tokio")]
+pub use asynchronous::{AsyncReceiver, AsyncSender, AsyncSocket};
 pub use busy_poll::BusyPoll;
 pub use config::{CopyMode, SocketConfig};
 #[cfg(feature = "fake")]
@@ -159,7 +171,60 @@ impl Socket {
         queue: impl Into<QueueId>,
         config: &SocketConfig,
     ) -> Result<Self> {
-        open::open(umem, interface, queue.into(), config)
+        open::open(umem, interface, queue.into(), config, None)
+    }
+
+    /// A socket for [`from_fd`](Self::from_fd) in another process, which needs no privilege for it: not
+    /// bound yet, and to be bound to a queue of this interface alone (`SO_BINDTODEVICE`, which the
+    /// kernel heeds since Linux 6.5).
+    ///
+    /// Send it over a Unix socket, and when the other process has bound it,
+    /// [put it](SocketMap::insert) into the program's map. Then close it here: the queue is not free
+    /// again before every descriptor is closed. The example `broker` does all this.
+    ///
+    /// # Errors
+    ///
+    /// [`Permission`](crate::ErrorKind::Permission) without CAP_NET_RAW.
+    #[doc(alias = "SO_BINDTODEVICE")]
+    pub fn unbound(interface: &Interface) -> Result<OwnedFd> {
+        open::unbound(interface)
+    }
+
+    /// As [`open`](Self::open), with a socket that a privileged process made ([`unbound`](Self::unbound))
+    /// and handed over: a process needs no capability for it.
+    ///
+    /// Without CAP_IPC_LOCK the UMEM counts against the process' `RLIMIT_MEMLOCK`. The interface is that
+    /// of the network namespace in which the socket was made, so that both processes have to be there.
+    /// With [`CopyMode::Auto`] on a UMEM that is in use in zero-copy mode, there is no way back to copy:
+    /// that would take another socket.
+    ///
+    /// ```
+    /// use std::os::fd::OwnedFd;
+    /// use xskit::{Interface, Socket, SocketConfig, UmemConfig};
+    ///
+    /// /// With what came over a Unix socket, from a process with CAP_NET_RAW.
+    /// fn work(fd: OwnedFd) -> Result<(), xskit::Error> {
+    ///     let umem = UmemConfig::new(4096).build()?;
+    ///     let interface = Interface::by_name("eth0")?;
+    ///     let socket = Socket::from_fd(fd, &umem, &interface, 0, &SocketConfig::default())?;
+    ///     println!("{}", socket.mode());
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open); [`Corrupt`](crate::ErrorKind::Corrupt) for a descriptor of something
+    /// else, [`Busy`](crate::ErrorKind::Busy) for a socket that was used before. The socket is closed
+    /// then.
+    pub fn from_fd(
+        fd: OwnedFd,
+        umem: &Umem,
+        interface: &Interface,
+        queue: impl Into<QueueId>,
+        config: &SocketConfig,
+    ) -> Result<Self> {
+        open::open(umem, interface, queue.into(), config, Some(fd))
     }
 
     /// Opens a further socket on the same queue, with RX and TX rings of its own. All sockets of a
@@ -193,13 +258,16 @@ impl Socket {
     }
 
     /// Puts the socket into a program's map, at its queue's place: from now on the program can redirect
-    /// packets to it. It leaves the map when it is dropped, before its rings are given up.
+    /// packets to it. It leaves the map when it is dropped, before its rings are given up, and when it joins
+    /// another one.
     ///
     /// # Errors
     ///
     /// If the map has no such place, or the kernel refuses.
     #[doc(alias = "BPF_MAP_TYPE_XSKMAP")]
     pub fn join(&mut self, map: &SocketMap) -> Result<()> {
+        // The same map through another handle, perhaps: giving up the old place would empty the new one.
+        self.receiver.entry.take_if(|entry| !entry.is_of(map));
         let core = &self.receiver.core;
         let entry = map
             .insert(core.queue_id, core.endpoint.as_fd())
@@ -290,28 +358,36 @@ impl Socket {
         timeout: impl Into<Option<Duration>>,
     ) -> Result<Ready> {
         let core = self.receiver.core.clone();
+        let timeout = timeout.into();
+        wait::possible(&core, interest, self.can(), timeout)?;
+        // Its own, so that `look` can borrow the rest.
+        let mut link = std::mem::replace(&mut self.receiver.link, wait::Link::new());
+        let found = wait::wait(&core, &mut link, interest, timeout, || self.look(interest));
+        self.receiver.link = link;
+        found
+    }
+
+    /// What can be waited for.
+    fn can(&self) -> Interest {
+        Interest::of(self.receiver.rx.is_some(), self.sender.tx.is_some())
+    }
+
+    /// Does what is owed to the kernel, and looks for what is of interest.
+    fn look(&mut self, interest: Interest) -> Result<Look> {
         let whole = self.is_whole();
         let Self { receiver, sender } = self;
-        let can = Interest::of(receiver.rx.is_some(), sender.tx.is_some());
-        let timeout = timeout.into();
-        wait::possible(&core, interest, can, timeout)?;
-        let mut link = std::mem::replace(&mut receiver.link, wait::Link::new());
-        let found = wait::wait(&core, &mut link, interest, timeout, || {
-            let write = sender.look()?;
-            let read = receiver.look(whole.then(|| sender.cache_mut()));
-            // Also when the look failed: what it took out of the cache is with the kernel.
-            sender.note_cache();
-            let read = read?;
-            Ok(Look {
-                ready: Ready {
-                    readable: read.ready.readable && interest.is_readable(),
-                    writable: write.ready.writable && interest.is_writable(),
-                },
-                ..write
-            })
-        });
-        receiver.link = link;
-        found
+        let write = sender.look()?;
+        let read = receiver.look(whole.then(|| sender.cache_mut()));
+        // Also when the look failed: what it took out of the cache is with the kernel.
+        sender.note_cache();
+        let read = read?;
+        Ok(Look {
+            ready: Ready {
+                readable: read.ready.readable && interest.is_readable(),
+                writable: write.ready.writable && interest.is_writable(),
+            },
+            ..write
+        })
     }
 
     /// Whether both halves are of one socket: through [`split_mut`](Self::split_mut) they can be

@@ -1,6 +1,7 @@
 //! Opening a socket, step by step. What was made is unmade when a later step fails.
 
 use std::{
+    cell::Cell,
     io,
     os::fd::{AsFd, OwnedFd},
     thread,
@@ -40,6 +41,10 @@ const FRAME_OVERHEAD: u32 = 1024;
 /// What to do where AF_XDP sockets are not permitted.
 const NET_RAW: &str = "CAP_NET_RAW is missing: run as root, or give the binary this capability";
 
+/// What is wrong with a socket that was handed over after it had been used.
+const USED: &str = "the socket that was handed over has memory or rings already";
+const UNUSED: &str = "hand over a new one for every Socket: what Socket::unbound returned";
+
 /// How a socket gets to its UMEM and queue.
 #[derive(Clone, Copy)]
 enum Way<'a> {
@@ -54,6 +59,27 @@ struct Opening<'a> {
     interface: &'a Interface,
     queue: QueueId,
     config: &'a SocketConfig,
+    /// The socket, where it was made by somebody else; until it is used.
+    handed: Cell<Option<OwnedFd>>,
+    is_handed: bool,
+}
+
+/// A socket on no queue yet, for somebody else to put on one of this interface.
+pub(super) fn unbound(interface: &Interface) -> Result<OwnedFd> {
+    let fd = xsk::socket().map_err(|source| explain_socket(source).on(interface.name()))?;
+    xsk::bind_to_device(fd.as_fd(), interface.name()).map_err(|source| {
+        Error::os(Step::SocketOption, "SO_BINDTODEVICE cannot be set", source).on(interface.name())
+    })?;
+    Ok(fd)
+}
+
+fn explain_socket(source: io::Error) -> Error {
+    let error = Error::os(Step::OpenSocket, "AF_XDP", source);
+    match error.raw_os_error() {
+        Some(libc::EPERM) => error.hint(NET_RAW),
+        Some(libc::EAFNOSUPPORT) => error.hint("the kernel lacks CONFIG_XDP_SOCKETS"),
+        _ => error,
+    }
 }
 
 pub(super) fn open(
@@ -61,9 +87,12 @@ pub(super) fn open(
     interface: &Interface,
     queue: QueueId,
     config: &SocketConfig,
+    handed: Option<OwnedFd>,
 ) -> Result<Socket> {
-    let opening = Opening { umem, interface, queue, config };
+    let is_handed = handed.is_some();
+    let opening = Opening { umem, interface, queue, config, handed: Cell::new(handed), is_handed };
     let facts = opening.check()?;
+    opening.check_handed()?;
     // Held throughout: whether to share or to register is decided by who else is bound.
     let mut registrations = lock(umem.registrations());
     let started = Instant::now();
@@ -132,6 +161,26 @@ impl Opening<'_> {
         Ok(facts)
     }
 
+    /// Refuses a descriptor of something else.
+    fn check_handed(&self) -> Result<()> {
+        let Some(fd) = self.handed.take() else { return Ok(()) };
+        let is_socket = xsk::is_xdp(fd.as_fd());
+        self.handed.set(Some(fd));
+        let error = match is_socket {
+            Ok(true) => return Ok(()),
+            Ok(false) => Error::new(
+                Step::OpenSocket,
+                ErrorKind::Corrupt,
+                "the descriptor is that of a socket of another family than AF_XDP",
+            ),
+            Err(source) => {
+                Error::os(Step::OpenSocket, "the descriptor is not that of a socket", source)
+                    .with_kind(ErrorKind::Corrupt)
+            }
+        };
+        Err(self.name(error).hint("hand over what Socket::unbound returned"))
+    }
+
     /// Chooses between sharing a registration and making one, by the mode that is wanted.
     fn try_ways(
         &self,
@@ -161,7 +210,9 @@ impl Opening<'_> {
             CopyMode::Auto => {
                 if let Some(way) = matching(true) {
                     return self.bind(facts, way).or_else(|error| match error.kind() {
-                        ErrorKind::Unsupported | ErrorKind::InvalidInput => {
+                        // What has been tried once with a socket cannot be undone, and another one
+                        // may not be made here.
+                        ErrorKind::Unsupported | ErrorKind::InvalidInput if !self.is_handed => {
                             self.bind(facts, copy())
                         }
                         _ => Err(error),
@@ -193,7 +244,7 @@ impl Opening<'_> {
     }
 
     fn bind(&self, facts: &Facts, way: Way<'_>) -> Result<(Socket, Arc<OwnedFd>, Registration)> {
-        let Self { umem, interface, queue, config } = *self;
+        let Self { umem, interface, queue, config, .. } = *self;
         let fd = Arc::new(self.socket()?);
         if let Way::Register(_) = way {
             umem.register(fd.as_fd()).map_err(|source| self.explain_registration(source))?;
@@ -267,18 +318,18 @@ impl Opening<'_> {
         let place = (interface.name(), interface.index(), queue);
         let rings = (rx, tx, fill, completion);
         let socket = assemble(umem, config, mode, place, rings, prefilled, endpoint);
+        if self.is_handed {
+            // Whoever made it may have a descriptor, too.
+            socket.receiver.core.queue.expose();
+        }
         Ok((socket, fd, registration))
     }
 
     fn socket(&self) -> Result<OwnedFd> {
-        let socket = xsk::socket().map_err(|source| {
-            let error = self.failed(Step::OpenSocket, "AF_XDP", source);
-            match error.raw_os_error() {
-                Some(libc::EPERM) => error.hint(NET_RAW),
-                Some(libc::EAFNOSUPPORT) => error.hint("the kernel lacks CONFIG_XDP_SOCKETS"),
-                _ => error,
-            }
-        })?;
+        let socket = match self.handed.take() {
+            Some(fd) => fd,
+            None => xsk::socket().map_err(|source| self.name(explain_socket(source)))?,
+        };
         if let Some(busy_poll) = self.config.busy_poll {
             busy_poll.set(socket.as_fd()).map_err(|error| self.name(error))?;
         }
@@ -287,8 +338,15 @@ impl Opening<'_> {
 
     fn size(&self, fd: &OwnedFd, kind: RingKind, size: RingSize) -> Result<()> {
         xsk::set_ring_size(fd.as_fd(), kind, size.get()).map_err(|source| {
-            self.failed(Step::MapRings, "the kernel has no memory for a ring", source)
-                .hint("use smaller rings")
+            match source.raw_os_error() {
+                Some(libc::EBUSY | libc::EINVAL) if self.is_handed => self
+                    .failed(Step::MapRings, USED, source)
+                    .with_kind(ErrorKind::Busy)
+                    .hint(UNUSED),
+                _ => self
+                    .failed(Step::MapRings, "the kernel has no memory for a ring", source)
+                    .hint("use smaller rings"),
+            }
         })
     }
 
@@ -363,16 +421,24 @@ impl Opening<'_> {
 
     fn explain_registration(&self, source: io::Error) -> Error {
         let bytes = u64::from(self.umem.chunks()) * u64::from(self.umem.chunk_size().bytes());
+        if self.is_handed && source.raw_os_error() == Some(libc::EBUSY) {
+            return self.failed(Step::RegisterUmem, USED, source).hint(UNUSED);
+        }
         let error = self.failed(Step::RegisterUmem, "the kernel does not take the memory", source);
         match error.raw_os_error() {
             Some(libc::ENOBUFS) => {
                 let limit =
                     nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK);
                 let limit = limit.map_or_else(|_| "unknown".into(), |(soft, _)| soft.to_string());
+                let inherited = if self.is_handed {
+                    "; a privileged process can raise it for the one that it starts (setrlimit, prlimit)"
+                } else {
+                    ""
+                };
                 error.with_kind(ErrorKind::Limit).hint(format!(
                     "it has to lock {bytes} bytes, and RLIMIT_MEMLOCK allows {limit}, once per mode \
                      in which the memory is used: raise it (ulimit -l), use fewer chunks, or give the \
-                     process CAP_IPC_LOCK"
+                     process CAP_IPC_LOCK{inherited}"
                 ))
             }
             Some(libc::EINVAL) if self.umem.has_tx_metadata() => error
@@ -398,12 +464,18 @@ impl Opening<'_> {
             )),
             Some(libc::EOPNOTSUPP) => error.hint("the driver cannot do that"),
             Some(libc::EPERM) => error.hint(NET_RAW),
-            Some(libc::EINVAL) if self.config.multi_buffer => match xsk::knows_multi_buffer() {
-                Ok(false) => error
+            Some(libc::EINVAL)
+                if self.config.multi_buffer
+                    && xsk::knows_multi_buffer().is_ok_and(|knows| !knows) =>
+            {
+                error
                     .with_kind(ErrorKind::Unsupported)
-                    .hint("this kernel has no multi-buffer sockets: it takes Linux 6.6"),
-                _ => error,
-            },
+                    .hint("this kernel has no multi-buffer sockets: it takes Linux 6.6")
+            }
+            Some(libc::EINVAL | libc::ENODEV) if self.is_handed => error.hint(
+                "a socket that was handed over goes to the interface and the network namespace that it \
+                 was made for, and no other",
+            ),
             _ => error,
         }
     }
@@ -480,7 +552,14 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
         multi_buffer: core.mode.multi_buffer,
         ..config.clone()
     };
-    let opening = Opening { umem: &core.umem, interface: &interface, queue: core.queue_id, config };
+    let opening = Opening {
+        umem: &core.umem,
+        interface: &interface,
+        queue: core.queue_id,
+        config,
+        handed: Cell::new(None),
+        is_handed: false,
+    };
     let facts = opening.check()?;
     let fd = Arc::new(opening.socket()?);
     let (rx, tx) = opening.rx_tx(&fd)?;

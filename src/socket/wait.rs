@@ -10,10 +10,10 @@ use crate::{Batch, ErrorKind, Result, Step};
 
 /// How long a dead link may go unnoticed: `poll` is silent when the interface goes down or is deleted,
 /// so it is asked for this often.
-const LINK_CHECK: Duration = Duration::from_millis(500);
+pub(super) const LINK_CHECK: Duration = Duration::from_millis(500);
 
 /// How soon a kick that the kernel could not follow is tried again.
-const KICK_AGAIN: Duration = Duration::from_millis(1);
+pub(super) const KICK_AGAIN: Duration = Duration::from_millis(1);
 
 /// What to [`wait`](super::Socket::wait) for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,11 +98,17 @@ impl Link {
     }
 
     /// Asks, if it has not been for a while.
-    fn check_in_time(&mut self, core: &Core, step: Step, now: Instant) -> Result<()> {
+    pub(super) fn check_in_time(&mut self, core: &Core, step: Step, now: Instant) -> Result<()> {
         if now.duration_since(self.checked) < LINK_CHECK {
             return Ok(());
         }
         self.check(core, step)
+    }
+
+    /// When it has to be asked for again, from now.
+    #[cfg(feature = "tokio")]
+    pub(super) fn due_in(&self, now: Instant) -> Duration {
+        LINK_CHECK.saturating_sub(now.duration_since(self.checked))
     }
 
     /// Asks.

@@ -1,14 +1,18 @@
-//! The few calls of bpf(2) that aya has no form of: links that we own and may replace the program of.
+//! The few calls of bpf(2) that aya has no form of: links that we own, pin, and may replace the program of.
 #![allow(unsafe_code, reason = "calls bpf(2) and dup3(2), and adopts the descriptor of a new link")]
 
 use std::{
+    ffi::CStr,
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
 use aya::maps::Map;
-use bytemuck::{NoUninit, bytes_of};
+use bytemuck::{NoUninit, Zeroable, bytes_of};
 
+const BPF_OBJ_PIN: libc::c_long = 6;
+const BPF_OBJ_GET: libc::c_long = 7;
+const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_LINK_UPDATE: libc::c_long = 29;
 /// `enum bpf_attach_type`.
@@ -33,10 +37,42 @@ struct LinkUpdate {
     old_program: u32,
 }
 
+#[derive(Clone, Copy, NoUninit)]
+#[repr(C)]
+struct Object {
+    path: u64,
+    descriptor: u32,
+    flags: u32,
+}
+
+#[derive(Clone, Copy, NoUninit)]
+#[repr(C)]
+struct GetInfo {
+    descriptor: u32,
+    length: u32,
+    info: u64,
+}
+
+/// The beginning of `bpf_link_info`, for a link of an XDP program.
+#[derive(Clone, Copy, Debug, Zeroable)]
+#[repr(C)]
+pub(crate) struct LinkInfo {
+    link_type: u32,
+    id: u32,
+    /// The program that it holds, by its id.
+    pub(crate) program: u32,
+    /// What follows is aligned for pointers.
+    padding: u32,
+    /// The interface, by its index; 0 once it is gone.
+    pub(crate) interface: u32,
+    rest: [u32; 11],
+}
+
 fn bpf<T: NoUninit>(command: libc::c_long, attributes: &T) -> io::Result<libc::c_long> {
     let bytes = bytes_of(attributes);
     // SAFETY: the attributes are ours and live for the call, which reads `bytes.len()` initialised
-    // bytes of them and, for these two commands, writes nothing.
+    // bytes of them and writes nothing there; what they point to is a string that it reads, or in
+    // `link_info` room for what it writes, both of which outlive the call.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, bytes.as_ptr(), bytes.len()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
@@ -51,10 +87,41 @@ pub(crate) fn xdp_link_create(
 ) -> io::Result<OwnedFd> {
     let attributes =
         LinkCreate { program: program.as_raw_fd(), interface, attach_type: BPF_XDP, flags };
-    let fd = bpf(BPF_LINK_CREATE, &attributes)?;
+    adopt(bpf(BPF_LINK_CREATE, &attributes)?)
+}
+
+/// Takes over a descriptor that a call has returned.
+fn adopt(fd: libc::c_long) -> io::Result<OwnedFd> {
     let fd = i32::try_from(fd).map_err(io::Error::other)?;
     // SAFETY: the kernel has just opened this descriptor (close-on-exec) for us alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Gives a map, program or link a name in a bpffs, which keeps it.
+pub(crate) fn pin(object: BorrowedFd<'_>, path: &CStr) -> io::Result<()> {
+    let path = path.as_ptr().expose_provenance() as u64;
+    let attributes = Object { path, descriptor: object.as_raw_fd().unsigned_abs(), flags: 0 };
+    bpf(BPF_OBJ_PIN, &attributes).map(drop)
+}
+
+/// Opens what has this name in a bpffs.
+pub(crate) fn pinned(path: &CStr) -> io::Result<OwnedFd> {
+    let attributes =
+        Object { path: path.as_ptr().expose_provenance() as u64, descriptor: 0, flags: 0 };
+    adopt(bpf(BPF_OBJ_GET, &attributes)?)
+}
+
+/// What the kernel says about a link; `None` for a link of anything but an XDP program.
+pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<Option<LinkInfo>> {
+    const BPF_LINK_TYPE_XDP: u32 = 6;
+    let mut info = LinkInfo::zeroed();
+    let attributes = GetInfo {
+        descriptor: link.as_raw_fd().unsigned_abs(),
+        length: u32::try_from(size_of::<LinkInfo>()).map_err(io::Error::other)?,
+        info: (&raw mut info).expose_provenance() as u64,
+    };
+    bpf(BPF_OBJ_GET_INFO_BY_FD, &attributes)?;
+    Ok((info.link_type == BPF_LINK_TYPE_XDP).then_some(info))
 }
 
 /// Puts another program in the place of a link's, in one step: each packet sees the one or the other.

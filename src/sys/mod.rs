@@ -8,6 +8,8 @@ pub(crate) mod packet;
 pub(crate) mod steering;
 pub(crate) mod sysfs;
 pub(crate) mod uapi;
+#[cfg(feature = "tokio")]
+pub(crate) mod watch;
 pub(crate) mod xsk;
 
 /// Bytes of memory that this machine has, where it says so.

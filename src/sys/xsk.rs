@@ -55,6 +55,28 @@ pub(crate) fn socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Lets a socket be bound to this interface alone, which the kernel heeds at bind since Linux 6.5. Only
+/// with CAP_NET_RAW can that be changed again.
+pub(crate) fn bind_to_device(socket: BorrowedFd<'_>, interface: &str) -> io::Result<()> {
+    let length = socklen_t::try_from(interface.len()).map_err(io::Error::other)?;
+    // SAFETY: the name is live and as long as we say; the kernel only reads it.
+    checked(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_BINDTODEVICE,
+            interface.as_ptr().cast(),
+            length,
+        )
+    })
+}
+
+/// Whether a socket is one of AF_XDP.
+pub(crate) fn is_xdp(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    let (domain, _) = get::<c_int>(socket, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
+    Ok(domain == libc::AF_XDP)
+}
+
 /// `XDP_UMEM_REG`.
 ///
 /// # Safety

@@ -4,6 +4,7 @@
 //! counted and capabilities and limits be given up, however many tests run at once.
 
 mod bench;
+mod handed;
 mod interfaces;
 mod links;
 mod privileges;

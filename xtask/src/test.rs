@@ -74,6 +74,27 @@ const SUITES: &[Suite] = &[
         &["--package", "xskit", "--test", "veth_traffic", "--all-features"],
     ),
     Suite::new(
+        "async",
+        Needs::Root,
+        &["--package", "xskit", "--test", "veth_async", "--all-features"],
+    ),
+    Suite {
+        also: &["build", "--package", "xskit", "--example", "broker", "--all-features"],
+        ..Suite::new(
+            "broker",
+            Needs::Root,
+            &["--package", "xskit", "--test", "veth_broker", "--all-features"],
+        )
+    },
+    Suite {
+        also: &["build", "--package", "xskit", "--example", "restart", "--all-features"],
+        ..Suite::new(
+            "pinned",
+            Needs::Root,
+            &["--package", "xskit", "--test", "veth_pinned", "--all-features"],
+        )
+    },
+    Suite::new(
         "datapath",
         Needs::Root,
         &["--package", "xskit", "--test", "veth_datapath", "--all-features"],
