@@ -93,7 +93,7 @@ fn one_wakeup(mode: &'static Mode) -> Outcome {
     assert_eq!(unsent(&mut from.socket), MORE_THAN_BUDGET, "nobody has called the kernel");
     let error = kick(&from.socket).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
-    assert_eq!(MORE_THAN_BUDGET - unsent(&mut from.socket), budget as usize);
+    let moved = MORE_THAN_BUDGET - unsent(&mut from.socket);
     receive(&mut to.socket, &packets[..budget as usize]);
     nothing_comes(&mut to.socket);
     drain(&mut from.socket);
@@ -103,5 +103,7 @@ fn one_wakeup(mode: &'static Mode) -> Outcome {
     frames.attach();
     from.close();
     to.close();
-    Outcome::Passed
+    // Kernels before 6.17 publish what they took from the ring when they look at it the next time.
+    assert!(moved == budget as usize || moved == 0, "the consumer has moved by {moved}");
+    Outcome::Saw(format!("{budget} packets were sent, and the consumer had moved by {moved}"))
 }
