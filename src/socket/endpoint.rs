@@ -25,6 +25,10 @@ pub(crate) enum Endpoint {
 
 impl Endpoint {
     /// The kernel's socket, where it is one.
+    #[cfg_attr(
+        not(feature = "fake"),
+        expect(clippy::unnecessary_wraps, reason = "the fake kernel is none")
+    )]
     pub(super) fn kernel(&self) -> Option<&Arc<OwnedFd>> {
         match self {
             Self::Kernel(fd) => Some(fd),

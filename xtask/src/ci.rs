@@ -38,7 +38,10 @@ impl Ci {
     }
 }
 
+/// All there is, and the library as most users build it.
 fn clippy() -> Result<()> {
+    let library = ["clippy", "--package", "xskit", "--lib", "--locked"];
+    run(cargo(library).args(["--", "--deny", "warnings"]))?;
     let what = ["clippy", "--workspace", "--all-targets", "--all-features", "--locked"];
     run(cargo(what).args(["--", "--deny", "warnings"]))
 }
