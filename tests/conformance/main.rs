@@ -10,6 +10,7 @@ mod cases;
 mod descriptors;
 mod mode;
 mod summary;
+mod whole;
 
 use std::{process::ExitCode, thread};
 

@@ -1,5 +1,6 @@
 //! The behaviours, one function each.
 
+mod chains;
 mod counted;
 mod directions;
 mod invalid;
@@ -8,6 +9,7 @@ mod plain;
 mod polling;
 mod programs;
 mod sharing;
+mod unaligned;
 
 use crate::Case;
 
@@ -22,6 +24,8 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         sharing::CASES,
         programs::CASES,
         lifecycle::CASES,
+        chains::CASES,
+        unaligned::CASES,
     ];
     modules.into_iter().flatten().copied()
 }
