@@ -5,6 +5,7 @@ mod counted;
 mod directions;
 mod invalid;
 mod lifecycle;
+mod metadata;
 mod plain;
 mod polling;
 mod programs;
@@ -26,6 +27,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         lifecycle::CASES,
         chains::CASES,
         unaligned::CASES,
+        metadata::CASES,
     ];
     modules.into_iter().flatten().copied()
 }
