@@ -1,9 +1,12 @@
 //! Packets of several frames, and of chunks of any size: sent and received whole.
 
-use xskit::{Batch, Interest, Socket, SocketConfig, UmemConfig};
+use xskit::{Batch, ErrorKind, Interest, Interface, Socket, SocketConfig, UmemConfig};
 use xskit_lab::Numbered;
 
-use crate::bench::{Bench, End, LIMIT, Redirect, rings, settle, windows};
+use crate::{
+    Outcome,
+    bench::{Bench, End, LIMIT, Redirect, rings, settle, windows},
+};
 
 /// What the kernel keeps before a received frame.
 const XDP_HEADROOM: usize = 256;
@@ -14,6 +17,24 @@ pub(crate) fn several() -> SocketConfig {
 }
 
 impl Bench {
+    /// Why this kernel has no packets of several frames, if it has none.
+    pub(crate) fn lacks_several(&self) -> Option<Outcome> {
+        let far = &self.lab.far;
+        far.netns().enter(|| {
+            let umem = UmemConfig::new(8).build().unwrap();
+            let interface = Interface::by_name(far.name()).unwrap();
+            match Socket::open(&umem, &interface, 0, &several().send_only()) {
+                Err(error) if error.kind() == ErrorKind::Unsupported => {
+                    Some(Outcome::CannotRun(error.to_string()))
+                }
+                opened => {
+                    drop(opened.unwrap());
+                    None
+                }
+            }
+        })
+    }
+
     /// A receiver of packets of several frames.
     pub(crate) fn receiver_of_several(&self, umem: UmemConfig) -> End {
         let redirect = Redirect::LibraryFrags;

@@ -34,6 +34,9 @@ pub(super) fn jumbo_bench(mode: &'static Mode) -> Bench {
 
 fn packets_of_9000_bytes(mode: &'static Mode) -> Outcome {
     let bench = jumbo_bench(mode);
+    if let Some(cannot) = bench.lacks_several() {
+        return cannot;
+    }
     let mut from = bench.sender_of(UmemConfig::new(1024), several());
     let mut to = bench.receiver_of_several(UmemConfig::new(1024));
     let series = bench.to_near(JUMBO);
@@ -78,6 +81,9 @@ fn bytes(content: &[u8]) -> u32 {
 fn in_the_middle(mode: &'static Mode, bad: Bad) -> Outcome {
     const CHAINS: u64 = 256;
     let bench = jumbo_bench(mode);
+    if let Some(cannot) = bench.lacks_several() {
+        return cannot;
+    }
     let mut from = bench.sender_of(UmemConfig::new(1024), several());
     let mut to = bench.receiver_of_several(UmemConfig::new(1024));
     let whole = Whole::new(&to.socket);
@@ -134,6 +140,9 @@ fn in_the_middle(mode: &'static Mode, bad: Bad) -> Outcome {
 fn the_largest_number_and_one_more(mode: &'static Mode) -> Outcome {
     const ROUNDS: u64 = 64;
     let bench = jumbo_bench(mode);
+    if let Some(cannot) = bench.lacks_several() {
+        return cannot;
+    }
     let mut from = bench.sender_of(UmemConfig::new(1024), several());
     let mut to = bench.receiver_of_several(UmemConfig::new(1024));
     let whole = Whole::new(&to.socket);

@@ -19,6 +19,9 @@ pub(super) const CASES: &[Case] = &[
 fn copied(mode: &'static Mode, socket: SocketConfig, length: usize, frames: usize) -> Outcome {
     // One buffer of the driver's, and two frames of 2048 bytes.
     let bench = Bench::with_mtu(mode, 3000);
+    if let Some(cannot) = (frames > 1).then(|| bench.lacks_several()).flatten() {
+        return cannot;
+    }
     let xdp = match mode.attached() {
         xskit::Attached::Generic => XdpMode::Generic,
         _ => XdpMode::Native,

@@ -150,6 +150,9 @@ fn invalid(mode: &'static Mode, size: u32) -> Outcome {
 fn packets_of_9000_bytes(mode: &'static Mode) -> Outcome {
     for size in [3000, 4001] {
         let bench = jumbo_bench(mode);
+        if let Some(cannot) = bench.lacks_several() {
+            return cannot;
+        }
         let mut from = bench.sender_of(umem(size), several());
         let mut to = bench.receiver_of_several(umem(size));
         let series = bench.to_near(JUMBO);
