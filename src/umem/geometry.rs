@@ -67,7 +67,8 @@ impl ChunkSize {
     ///
     /// In zero-copy mode the pages that a chunk lies on have to be neighbours for the device too: take
     /// [huge pages](super::Pages::HugeOrTransparent). Finding the chunk of an address costs a division,
-    /// once a packet on its way in and back, which aligned chunks do without.
+    /// once a packet on its way in and back, which aligned chunks do without. In chunks of odd size packets
+    /// to send have one byte less room: Linux 6.18 loses the lowest bit of their addresses.
     ///
     /// ```
     /// use xskit::{ChunkSize, UmemConfig};
@@ -186,7 +187,16 @@ impl Geometry {
 
     /// Where in its chunk a packet to send begins.
     pub(crate) fn first_byte(&self) -> u32 {
-        self.headroom + self.tx_metadata()
+        (self.headroom + self.tx_metadata()).max(self.least_offset())
+    }
+
+    /// Where in its chunk a packet to send begins at least.
+    ///
+    /// Linux 6.18 loses the lowest bit of an address on its way through TX and Completion in copy mode: the
+    /// address has to lie in the same chunk without it, too.
+    #[inline]
+    pub(crate) fn least_offset(&self) -> u32 {
+        self.tx_metadata().max(self.chunk_bytes() % 2)
     }
 
     /// What the kernel has to know of it at registration.

@@ -255,7 +255,7 @@ impl<'a> PacketMut<'a> {
         let geometry = self.umem.geometry();
         let head = &mut self.descs[0];
         // Never into the metadata of a packet to send.
-        let possible = geometry.offset(head.addr).saturating_sub(geometry.tx_metadata()) as usize;
+        let possible = geometry.offset(head.addr).saturating_sub(geometry.least_offset()) as usize;
         if count > possible {
             return Err(NoRoom { asked: count, possible });
         }

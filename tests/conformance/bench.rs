@@ -110,6 +110,8 @@ impl Bench {
 pub(crate) enum Redirect<'a> {
     Nothing,
     Library,
+    /// The library's program that takes packets of several buffers.
+    LibraryFrags,
     Own(u32, Box<WriteProgram<'a>>),
 }
 
@@ -143,12 +145,13 @@ impl End {
     ) -> Self {
         let umem = umem.build().unwrap();
         let config = mode.socket(socket);
+        let frags = matches!(redirect, Redirect::LibraryFrags);
         link.netns().enter(|| {
             let interface = Interface::by_name(link.name()).unwrap();
             let attachment = match redirect {
                 Redirect::Nothing => Attachment::None,
-                Redirect::Library => {
-                    let options = ProgramOptions::default();
+                Redirect::Library | Redirect::LibraryFrags => {
+                    let options = ProgramOptions { frags, ..ProgramOptions::default() };
                     let rules = Rules::udp_port(PORT);
                     let program = Program::attach(&interface, &rules, mode.attach, &options);
                     Attachment::Library(Box::new(program.unwrap()))

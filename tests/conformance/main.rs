@@ -10,6 +10,7 @@ mod cases;
 mod descriptors;
 mod mode;
 mod summary;
+mod whole;
 
 use std::{process::ExitCode, thread};
 
@@ -33,7 +34,9 @@ pub(crate) enum Outcome {
 pub(crate) type Case = (&'static str, fn(&'static Mode) -> Outcome);
 
 fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    // They mostly wait.
+    arguments.test_threads.get_or_insert(4);
     let summary = Summary::default();
     let trials = MODES
         .iter()

@@ -1,6 +1,6 @@
 //! The modes in which every behaviour is tested.
 
-use xskit::{AttachMode, Attached, SocketConfig};
+use xskit::{AttachMode, Attached, SocketConfig, socket::BusyPoll};
 
 /// A way of running all cases.
 #[derive(Debug)]
@@ -27,7 +27,23 @@ pub(crate) const MODES: &[Mode] = &[
         attach: AttachMode::Native,
         configure: |config| config,
     },
+    Mode {
+        name: "generic_busy_polling",
+        about: "the program in the kernel's stack, busy polling",
+        attach: AttachMode::Generic,
+        configure: busy,
+    },
+    Mode {
+        name: "native_busy_polling",
+        about: "the program in the driver, busy polling",
+        attach: AttachMode::Native,
+        configure: busy,
+    },
 ];
+
+fn busy(config: SocketConfig) -> SocketConfig {
+    config.busy_poll(BusyPoll::default())
+}
 
 impl Mode {
     /// A socket's configuration in this mode.

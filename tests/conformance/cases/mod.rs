@@ -1,13 +1,16 @@
 //! The behaviours, one function each.
 
+mod chains;
 mod counted;
 mod directions;
 mod invalid;
 mod lifecycle;
+mod metadata;
 mod plain;
 mod polling;
 mod programs;
 mod sharing;
+mod unaligned;
 
 use crate::Case;
 
@@ -22,6 +25,9 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         sharing::CASES,
         programs::CASES,
         lifecycle::CASES,
+        chains::CASES,
+        unaligned::CASES,
+        metadata::CASES,
     ];
     modules.into_iter().flatten().copied()
 }
