@@ -68,7 +68,8 @@
 )]
 #![cfg_attr(not(feature = "tokio"), doc = "- `tokio`: sockets to wait for with `.await`.")]
 //!
-//! Linux 5.9 or later. Redirection to several queues and devices with one UMEM: 5.10.
+//! Linux 5.9 or later, by the interfaces used; the README says which kernels were tried. One UMEM for
+//! several queues and devices: 5.10.
 #![deny(missing_docs)]
 
 mod error;
