@@ -35,6 +35,10 @@ const BUSY_ZERO_COPY: Duration = Duration::from_secs(10);
 /// on another thread has it in hand for that moment.
 const IN_HAND: Duration = Duration::from_millis(250);
 
+/// How long a registration is tried again on ENOBUFS: what a closed UMEM had locked is given back
+/// asynchronously, after some 15 ms.
+const STILL_CHARGED: Duration = Duration::from_millis(100);
+
 /// What the kernel charges to SO_SNDBUF for a frame in flight, beside its chunk: a bound.
 const FRAME_OVERHEAD: u32 = 1024;
 
@@ -247,7 +251,7 @@ impl Opening<'_> {
         let Self { umem, interface, queue, config, .. } = *self;
         let fd = Arc::new(self.socket()?);
         if let Way::Register(_) = way {
-            umem.register(fd.as_fd()).map_err(|source| self.explain_registration(source))?;
+            self.register(&fd)?;
         }
         let (rx, tx) = self.rx_tx(&fd)?;
         let tx_budget = self.tx_budget(&fd)?;
@@ -323,6 +327,23 @@ impl Opening<'_> {
             socket.receiver.core.queue.expose();
         }
         Ok((socket, fd, registration))
+    }
+
+    /// Gives the memory to the kernel. That of a UMEM closed just before stays charged for a moment.
+    fn register(&self, fd: &OwnedFd) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            match self.umem.register(fd.as_fd()) {
+                Ok(()) => return Ok(()),
+                Err(source)
+                    if source.raw_os_error() == Some(libc::ENOBUFS)
+                        && started.elapsed() < STILL_CHARGED =>
+                {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                Err(source) => return Err(self.explain_registration(source)),
+            }
+        }
     }
 
     fn socket(&self) -> Result<OwnedFd> {

@@ -5,6 +5,7 @@ use std::{
     io::{self, Write},
     os::unix::process::CommandExt,
     process::{self, Command},
+    sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::Duration,
 };
@@ -28,6 +29,12 @@ const ALONE: &str = "XSKIT_TEST_ALONE";
 /// Runs a test's body in a process of its own.
 pub(crate) fn alone<F: FnOnce() + Send>(body: F) {
     run(body, |command| command);
+}
+
+/// Held by tests without CAP_IPC_LOCK: what they lock counts for the user, whichever process it is in.
+pub(crate) fn in_turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The same inside a new user namespace: root there, and nobody outside.

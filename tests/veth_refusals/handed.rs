@@ -7,7 +7,8 @@ use xskit::{CopyMode, ErrorKind, Interface, Program, Rules, Socket, Step, UmemCo
 use xskit_lab::{Lab, VethEnd};
 
 use crate::bench::{
-    Expected, PORT, all_free, alone, keep_capabilities, near, receives, refused, rings, sends, umem,
+    Expected, PORT, all_free, alone, in_turn, keep_capabilities, near, receives, refused, rings,
+    sends, umem,
 };
 
 fn expected<'a>(
@@ -26,6 +27,7 @@ fn open(fd: &OwnedFd, umem: &xskit::Umem) -> xskit::Result<Socket> {
 
 #[test]
 fn no_capability_is_needed_for_what_was_handed_over() {
+    let _turn = in_turn();
     alone(|| {
         let Some(lab) = Lab::for_test() else { return };
         let mut far = lab.raw().unwrap();
@@ -58,6 +60,7 @@ fn no_capability_is_needed_for_what_was_handed_over() {
 
 #[test]
 fn making_one_takes_a_capability() {
+    let _turn = in_turn();
     alone(|| {
         let Some(lab) = Lab::for_test() else { return };
         lab.enter(|| {
@@ -75,6 +78,7 @@ fn making_one_takes_a_capability() {
 
 #[test]
 fn something_else_was_handed_over() {
+    let _turn = in_turn();
     alone(|| {
         let Some(lab) = Lab::for_test() else { return };
         lab.enter(|| {
@@ -94,6 +98,7 @@ fn something_else_was_handed_over() {
 
 #[test]
 fn it_was_used_before() {
+    let _turn = in_turn();
     alone(|| {
         let Some(lab) = Lab::for_test() else { return };
         lab.enter(|| {
@@ -114,6 +119,7 @@ fn it_was_used_before() {
 
 #[test]
 fn it_was_made_for_another_interface() {
+    let _turn = in_turn();
     alone(|| {
         let Some(lab) = Lab::for_test() else { return };
         let other = VethEnd::new(lab.near.netns(), "other0", [2, 0, 0, 0, 0, 9])
@@ -139,6 +145,7 @@ fn it_was_made_for_another_interface() {
 
 #[test]
 fn more_than_the_worker_may_lock() {
+    let _turn = in_turn();
     alone(|| {
         let Some(lab) = Lab::for_test() else { return };
         lab.enter(|| {

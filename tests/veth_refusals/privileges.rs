@@ -11,8 +11,8 @@ use xskit::{
 use xskit_lab::{Lab, LabConfig, Need};
 
 use crate::bench::{
-    Expected, all_free, alone, alone_in_user_namespace, keep_capabilities, near, nothing_attached,
-    port, refused, rings, umem, works,
+    Expected, all_free, alone, alone_in_user_namespace, in_turn, keep_capabilities, near,
+    nothing_attached, port, refused, rings, umem, works,
 };
 
 const NET_ADMIN: u32 = 12;
@@ -57,6 +57,7 @@ fn no_program<'a>(says: &'a [&'a str]) -> Expected<'a> {
 
 #[test]
 fn no_capabilities_for_a_port() {
+    let _turn = in_turn();
     alone(|| {
         port_with(
             &[],
@@ -67,6 +68,7 @@ fn no_capabilities_for_a_port() {
 
 #[test]
 fn no_capabilities_for_a_socket() {
+    let _turn = in_turn();
     alone(|| {
         let Some(lab) = Lab::for_test() else { return };
         let umem = umem();
@@ -79,6 +81,7 @@ fn no_capabilities_for_a_socket() {
 
 #[test]
 fn no_cap_net_admin_for_busy_polling() {
+    let _turn = in_turn();
     alone(|| {
         let Some(lab) = Lab::for_test() else { return };
         let umem = umem();
@@ -104,6 +107,7 @@ fn no_cap_net_admin_for_busy_polling() {
 /// The whole device has to be set where veth has no NAPI instance: that takes both capabilities.
 #[test]
 fn no_capabilities_for_deferral() {
+    let _turn = in_turn();
     alone(|| {
         let Some(lab) = Lab::for_test() else { return };
         for (kept, errno, says) in [
@@ -122,6 +126,7 @@ fn no_capabilities_for_deferral() {
 /// a program is attached.
 #[test]
 fn deferral_without_cap_sys_admin() {
+    let _turn = in_turn();
     alone(|| {
         let Some(lab) = Lab::for_test() else { return };
         with_only(&lab, &[BPF, NET_ADMIN, NET_RAW, PERFMON], || {
@@ -153,6 +158,7 @@ fn deferral_without_cap_sys_admin() {
 
 #[test]
 fn no_cap_net_raw_for_promiscuous_mode() {
+    let _turn = in_turn();
     alone(|| {
         let Some(lab) = Lab::for_test() else { return };
         with_only(&lab, &[NET_ADMIN], || {
@@ -180,6 +186,7 @@ fn no_cap_net_raw() {
 
 #[test]
 fn no_cap_perfmon() {
+    let _turn = in_turn();
     alone(|| {
         let no_program = Expected {
             errno: Some(libc::EACCES),
@@ -191,6 +198,7 @@ fn no_cap_perfmon() {
 
 #[test]
 fn the_capabilities_that_are_enough() {
+    let _turn = in_turn();
     alone(|| {
         let Some(lab) = Lab::for_test() else { return };
         with_only(&lab, &[BPF, NET_ADMIN, NET_RAW, PERFMON], || {
@@ -237,6 +245,7 @@ fn over_the_limit(lab: &Lab) {
 
 #[test]
 fn more_than_may_be_locked() {
+    let _turn = in_turn();
     alone(|| {
         let Some(lab) = Lab::for_test() else { return };
         with_only(&lab, &[NET_RAW], || over_the_limit(&lab));
@@ -248,6 +257,7 @@ fn more_than_may_be_locked() {
 /// Root of a user namespace has every capability there, and neither CAP_IPC_LOCK nor CAP_BPF counts.
 #[test]
 fn root_of_a_user_namespace() {
+    let _turn = in_turn();
     alone_in_user_namespace(|| {
         let config = LabConfig { need: Need::Namespaces, ..LabConfig::default() };
         let Some(lab) = Lab::for_test_with(&config) else { return };
@@ -267,6 +277,7 @@ fn root_of_a_user_namespace() {
 
 #[test]
 fn no_descriptor_left() {
+    let _turn = in_turn();
     alone(|| {
         let Some(lab) = Lab::for_test() else { return };
         lab.enter(|| {
