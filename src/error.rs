@@ -57,6 +57,8 @@ pub enum Step {
     Map,
     /// Compiling or exchanging rules.
     Rules,
+    /// Spreading packets for the kernel's stack over CPUs.
+    StackCpus,
     /// Receiving packets.
     Receive,
     /// Sending packets.
@@ -71,6 +73,8 @@ pub enum Step {
     Defer,
     /// Bringing packets to an interface or to a queue of it, and no more.
     Steer,
+    /// Restoring what a killed process has changed.
+    Restore,
 }
 
 impl fmt::Display for Step {
@@ -89,6 +93,7 @@ impl fmt::Display for Step {
             Self::Pin => "pin XDP program",
             Self::Map => "access BPF map",
             Self::Rules => "set rules",
+            Self::StackCpus => "spread packets over CPUs",
             Self::Receive => "receive",
             Self::Send => "send",
             Self::Wait => "wait",
@@ -96,6 +101,7 @@ impl fmt::Display for Step {
             Self::Offload => "change offload",
             Self::Defer => "defer interrupts",
             Self::Steer => "steer packets",
+            Self::Restore => "restore what a killed process has changed",
         })
     }
 }
@@ -244,16 +250,17 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { step, interface, queue, asked, reason, source, hint, .. } = &*self.0;
         write!(f, "{step}")?;
-        if let Some(queue) = queue {
-            write!(f, " queue {queue}")?;
-        }
         match (interface, queue) {
-            (Some(interface), Some(_)) => write!(f, " of {interface}")?,
+            (Some(interface), Some(queue)) if *step == Step::Interface => {
+                write!(f, " {interface} for queue {queue}")?;
+            }
+            (Some(interface), Some(queue)) => write!(f, " queue {queue} of {interface}")?,
             (Some(interface), None) if matches!(step, Step::Configure | Step::Interface) => {
                 write!(f, " {interface}")?;
             }
             (Some(interface), None) => write!(f, " on {interface}")?,
-            (None, _) => {}
+            (None, Some(queue)) => write!(f, " queue {queue}")?,
+            (None, None) => {}
         }
         if let Some(asked) = asked {
             write!(f, " ({asked})")?;
@@ -318,5 +325,8 @@ mod tests {
         let of = |step| Error::new(step, ErrorKind::LinkDown, "why").on("eth0").to_string();
         assert_eq!(of(Step::AttachProgram), "attach XDP program on eth0: why");
         assert_eq!(of(Step::Interface), "look at interface eth0: why");
+        let error = Error::new(Step::Interface, ErrorKind::Limit, "why").on("eth0");
+        let text = error.queue_is(QueueId::new(5)).to_string();
+        assert_eq!(text, "look at interface eth0 for queue 5: why");
     }
 }

@@ -38,7 +38,8 @@
 //! the only way to their bytes; [`Socket::recv`] fills it, [`Socket::send`] empties it from the front,
 //! and what is left waits there. Whatever is dropped, recycled or sent comes back by itself:
 //! [`Umem::audit`] counts every frame in its place. Sending a frame twice, touching it after it was
-//! sent, or two producers on one ring do not compile.
+//! sent, or two producers on one ring do not compile. [`Clones`] are prepared packets that are sent many
+//! times over, and have chunks of their own.
 //!
 //! # Modules
 //!
@@ -98,7 +99,9 @@ pub use socket::{AsyncReceiver, AsyncSender, AsyncSocket};
 pub use socket::{
     CopyMode, Interest, Mode, Ready, Receiver, Sender, Socket, SocketConfig, Statistics,
 };
-pub use umem::{Audit, Batch, ChunkSize, NoRoom, Packet, PacketMut, Pages, Umem, UmemConfig};
+pub use umem::{
+    Audit, Batch, ChunkSize, Clones, FrameCache, NoRoom, Packet, PacketMut, Pages, Umem, UmemConfig,
+};
 
 /// The README's programs compile.
 #[cfg(doctest)]

@@ -3,10 +3,10 @@
 use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
 use crate::{
-    AttachMode, Attached, ChunkSize, Counters, Error, ErrorKind, Facts, Interface, Pages, Program,
-    ProgramOptions, QueueId, Result, RingSize, Rules, Socket, SocketConfig, Step, Umem, UmemConfig,
-    interface::{Deferral, Promiscuous, Spread},
-    program::{FlowRules, VlanTags},
+    AttachMode, Attached, Counters, Error, ErrorKind, Facts, Interface, Program, ProgramOptions,
+    QueueId, Result, RingSize, Rules, Socket, SocketConfig, Step, Umem, UmemConfig,
+    interface::{self, Deferral, Promiscuous, Spread},
+    program::{FlowRules, StackCpus, VlanTags},
     snapshot::{Snapshot, SocketSnapshot},
     socket::StatisticsReader,
 };
@@ -54,16 +54,20 @@ pub struct PortConfig {
     multi_buffer: bool,
     frags: bool,
     vlan_tags: VlanTags,
+    stack_cpus: Option<StackCpus>,
     deferral: Option<Deferral>,
     promiscuous: bool,
     steering: Steering,
     socket: SocketConfig,
-    umem: Option<Umem>,
-    frames: Option<u32>,
+    memory: Memory,
     frames_at_hand: u32,
-    chunk_size: ChunkSize,
-    headroom: u32,
-    pages: Pages,
+}
+
+/// Where frames come from.
+#[derive(Clone, Debug)]
+enum Memory {
+    Shared(Umem),
+    Own(UmemConfig),
 }
 
 impl PortConfig {
@@ -79,16 +83,13 @@ impl PortConfig {
             multi_buffer: false,
             frags: false,
             vlan_tags: VlanTags::default(),
+            stack_cpus: None,
             deferral: None,
             promiscuous: false,
             steering: Steering::Unchanged,
             socket: SocketConfig::default(),
-            umem: None,
-            frames: None,
+            memory: Memory::Own(UmemConfig::default()),
             frames_at_hand: FRAMES_AT_HAND,
-            chunk_size: ChunkSize::default(),
-            headroom: 0,
-            pages: Pages::default(),
         }
     }
 
@@ -160,6 +161,17 @@ impl PortConfig {
         self
     }
 
+    /// Has the kernel's stack process what no socket takes on these CPUs, instead of the CPU that receives
+    /// it: CPU numbers, or [`StackCpus`] with more to choose. The port's
+    /// [counters](crate::Counters::stack_cpus) say what became of it.
+    ///
+    /// Linux 5.9 in native mode, 5.15 in generic mode.
+    #[doc(alias = "BPF_MAP_TYPE_CPUMAP")]
+    pub fn stack_cpus(mut self, cpus: impl Into<StackCpus>) -> Self {
+        self.stack_cpus = Some(cpus.into());
+        self
+    }
+
     /// Holds the interrupts of the port's queues back, until the port and all of its sockets are dropped.
     #[doc(alias = "napi_defer_hard_irqs")]
     pub fn defer_interrupts(mut self, deferral: Deferral) -> Self {
@@ -190,10 +202,26 @@ impl PortConfig {
         self
     }
 
-    /// Uses frames of this UMEM: several ports on one UMEM forward packets by moving descriptors. Else
-    /// the port makes one, of the number and kind of frames asked for below.
+    /// Uses frames of this UMEM: several ports on one UMEM forward packets by moving descriptors.
     pub fn umem(mut self, umem: &Umem) -> Self {
-        self.umem = Some(umem.clone());
+        self.memory = Memory::Shared(umem.clone());
+        self
+    }
+
+    /// Makes a UMEM of this kind for the port alone, instead of one of [`UmemConfig::default`]. Without a
+    /// number of chunks it gets as many as the port [needs](Self::frames_needed); where nothing is said about
+    /// NUMA nodes, memory [near](UmemConfig::near) the interface.
+    ///
+    /// ```no_run
+    /// use xskit::{ChunkSize, Pages, PortConfig, Rules, UmemConfig};
+    ///
+    /// let memory = UmemConfig::default().chunk_size(ChunkSize::K2).pages(Pages::HugeOrTransparent);
+    /// let config = PortConfig::new("eth0").rules(Rules::udp_port(4242)).umem_config(memory);
+    /// let port = config.open()?;
+    /// # Ok::<(), xskit::Error>(())
+    /// ```
+    pub fn umem_config(mut self, config: UmemConfig) -> Self {
+        self.memory = Memory::Own(config);
         self
     }
 
@@ -217,31 +245,8 @@ impl PortConfig {
         Ok(self.frames_for(queues.len(), &self.socket_config(&facts)))
     }
 
-    /// Frames of the port's own UMEM, instead of [`frames_needed`](Self::frames_needed).
-    pub fn frames(mut self, frames: u32) -> Self {
-        self.frames = Some(frames);
-        self
-    }
-
-    /// The size of a frame's chunk in the port's own UMEM.
-    pub fn chunk_size(mut self, size: ChunkSize) -> Self {
-        self.chunk_size = size;
-        self
-    }
-
-    /// The headroom of the port's own UMEM.
-    pub fn headroom(mut self, bytes: u32) -> Self {
-        self.headroom = bytes;
-        self
-    }
-
-    /// The pages of the port's own UMEM.
-    pub fn pages(mut self, pages: Pages) -> Self {
-        self.pages = pages;
-        self
-    }
-
-    /// Opens the port.
+    /// Opens the port. What a killed process has changed of this network namespace's interfaces is restored
+    /// before: [`restore_stale`](interface::restore_stale).
     ///
     /// # Errors
     ///
@@ -251,6 +256,7 @@ impl PortConfig {
     /// pinned.
     pub fn open(self) -> Result<Port> {
         let interface = Interface::by_name(&self.interface)?;
+        interface::restore_first();
         // Before attaching: virtio_net adds queues then, and on those a zero-copy socket is unsafe.
         let facts = interface.facts()?;
         if !facts.up {
@@ -260,13 +266,21 @@ impl PortConfig {
         }
         let queues = self.choose_queues(&interface, &facts)?;
         let config = self.socket_config(&facts);
-        let umem = match &self.umem {
-            Some(umem) => umem.clone(),
-            None => self.make_umem(queues.len(), &config)?,
+        let umem = match &self.memory {
+            Memory::Shared(umem) => umem.clone(),
+            Memory::Own(umem) => {
+                let umem = umem.clone().or_near(&interface);
+                umem.or_chunks(|| self.frames_for(queues.len(), &config)).build()?
+            }
         };
         let sockets = facts.queues.maximum.unwrap_or(0).max(facts.queues.active);
         let frags = self.frags || config.is_multi_buffer();
-        let options = ProgramOptions { frags, sockets, vlan_tags: self.vlan_tags };
+        let options = ProgramOptions {
+            frags,
+            sockets,
+            vlan_tags: self.vlan_tags,
+            stack_cpus: self.stack_cpus.clone(),
+        };
         let program = match &self.pin {
             None => Program::attach(&interface, &self.rules, self.attach, &options)?,
             Some(directory) => {
@@ -342,14 +356,6 @@ impl PortConfig {
         let sending = config.tx_size().map_or(0, RingSize::get);
         let each = receiving.saturating_add(sending).saturating_add(self.frames_at_hand);
         each.saturating_mul(u32::try_from(queues).unwrap_or(u32::MAX))
-    }
-
-    fn make_umem(&self, queues: usize, config: &SocketConfig) -> Result<Umem> {
-        UmemConfig::new(self.frames.unwrap_or_else(|| self.frames_for(queues, config)))
-            .chunk_size(self.chunk_size)
-            .headroom(self.headroom)
-            .pages(self.pages)
-            .build()
     }
 }
 

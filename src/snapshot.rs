@@ -53,6 +53,9 @@ impl fmt::Display for Snapshot {
         if let Some(errors) = &self.counters.redirect_errors {
             line.all(&[("redirect_errors", errors.total())])?;
         }
+        for cpu in &self.counters.stack_cpus {
+            write!(f, "\n{cpu}")?;
+        }
         for SocketSnapshot { queue, statistics } in &self.sockets {
             let kernel = &statistics.kernel;
             let levels = &statistics.levels;

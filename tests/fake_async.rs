@@ -203,7 +203,7 @@ async fn packets_that_the_kernel_could_not_take_are_seen_off() {
     let mut socket = AsyncSocket::new(socket).unwrap();
     kernel.transmit_on_kick(3);
     for _ in 0..4 {
-        kernel.refuse_kick(Errno::EAGAIN);
+        kernel.refuse(fake::Call::KickTx, Errno::EAGAIN as i32);
     }
     fill(&mut batch, 16);
     socket.send_all(&mut batch).await.unwrap();
@@ -211,7 +211,7 @@ async fn packets_that_the_kernel_could_not_take_are_seen_off() {
     timeout(LIMIT, socket.flush()).await.unwrap().unwrap();
     assert_eq!((kernel.tx_level(), kernel.sent().len()), (0, 16));
     // The same while the task waits for packets, as nobody but it can call.
-    kernel.refuse_kick(Errno::EAGAIN);
+    kernel.refuse(fake::Call::KickTx, Errno::EAGAIN as i32);
     fill(&mut batch, 2);
     socket.send_all(&mut batch).await.unwrap();
     assert!(timeout(MOMENT, socket.readable()).await.is_err());

@@ -47,6 +47,7 @@ fn completions_come_back_whatever_their_offset() -> Result<()> {
     for _ in 0..20 {
         fill(&mut batch, 16);
         for mut packet in batch.packets_mut() {
+            assert_eq!(packet.max_len(), 4096 - 32, "it begins where each packet begins");
             packet.trim_front(7).expect("60 bytes");
         }
         assert_eq!(socket.send(&mut batch)?, 16);
@@ -206,7 +207,7 @@ fn a_call_that_took_part_is_repeated_at_once() -> Result<()> {
 fn a_call_that_could_not_is_owed_and_paid() -> Result<()> {
     for errno in [Errno::EAGAIN, Errno::ENOBUFS] {
         let (mut socket, kernel, mut batch, umem) = world();
-        kernel.refuse_kick(errno);
+        kernel.refuse(fake::Call::KickTx, errno as i32);
         fill(&mut batch, 4);
         assert_eq!(socket.send(&mut batch)?, 4, "they are queued: {errno}");
         assert_eq!(kernel.kicks().tx, 1, "without progress it is not tried again at once");
@@ -223,8 +224,8 @@ fn a_call_that_could_not_is_owed_and_paid() -> Result<()> {
 fn a_packet_that_the_kernel_drops_is_counted() -> Result<()> {
     let (mut socket, kernel, mut batch, umem) = world();
     kernel.transmit_on_kick(16);
-    kernel.refuse_kick(Errno::EBUSY);
-    kernel.refuse_kick(Errno::EBUSY);
+    kernel.refuse(fake::Call::KickTx, Errno::EBUSY as i32);
+    kernel.refuse(fake::Call::KickTx, Errno::EBUSY as i32);
     fill(&mut batch, 6);
     assert_eq!(socket.send(&mut batch)?, 6);
     let firsts: Vec<u8> = kernel.sent().iter().map(|packet| packet[0]).collect();

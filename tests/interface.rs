@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use xskit::{ErrorKind, Interface, Step, interface::VlanOffload};
+use xskit::{ErrorKind, Interface, Step, interface::Offload};
 
 use self::bench::{Pair, in_namespace};
 
@@ -209,12 +209,12 @@ fn vlan_offload_goes_off_and_comes_back() {
         };
         assert_eq!(state(), [true, true]);
 
-        let guard = VlanOffload::disable(&va).unwrap();
+        let guard = Offload::RxVlan.disable(&va).unwrap();
         assert!(guard.changed());
         assert_eq!(state(), [false, true]);
 
         // Where it is off there is nothing to switch back on.
-        let second = VlanOffload::disable(&va).unwrap();
+        let second = Offload::RxVlan.disable(&va).unwrap();
         assert!(!second.changed());
         drop(second);
         assert_eq!(state(), [false, true]);
@@ -222,7 +222,7 @@ fn vlan_offload_goes_off_and_comes_back() {
         drop(guard);
         assert_eq!(state(), [true, true]);
 
-        VlanOffload::disable(&va).unwrap().restore().unwrap();
+        Offload::RxVlan.disable(&va).unwrap().restore().unwrap();
         assert_eq!(state(), [true, true]);
     });
 }
@@ -232,7 +232,7 @@ fn vlan_offload_comes_back_from_another_namespace_and_under_another_name() {
     in_namespace(|| {
         Pair::new(1).make();
         let va = Interface::by_name("va").unwrap();
-        let guard = VlanOffload::disable(&va).unwrap();
+        let guard = Offload::RxVlan.disable(&va).unwrap();
         bench::rename("va", "other");
         // Of the same names and indices, as a trap.
         let trap = thread::spawn(move || {
@@ -251,13 +251,13 @@ fn a_deleted_interface_is_gone() {
     in_namespace(|| {
         Pair::new(1).make();
         let va = Interface::by_name("va").unwrap();
-        let guard = VlanOffload::disable(&va).unwrap();
+        let guard = Offload::RxVlan.disable(&va).unwrap();
         bench::delete("va");
         for error in [
             va.facts().unwrap_err(),
             va.carrier_wait(Duration::from_secs(60)).unwrap_err(),
             va.carries_default_route().unwrap_err(),
-            VlanOffload::disable(&va).unwrap_err(),
+            Offload::RxVlan.disable(&va).unwrap_err(),
             guard.restore().unwrap_err(),
         ] {
             assert_eq!(error.kind(), ErrorKind::LinkGone, "{error}");

@@ -5,13 +5,15 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     process::{Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
 };
 
 use aya::programs::{TestRun, TestRunOptions, Xdp, loaded_programs};
 use aya_obj::programs::XdpAttachType;
 use nix::mount::{MsFlags, mount};
 use xskit::{
-    AttachMode, Attached, ErrorKind, Interface, Program, QueueId, Rule, Rules, SocketMap, Step,
+    AttachMode, Attached, Counters, ErrorKind, Interface, Program, QueueId, Rule, Rules, SocketMap,
+    Step,
     program::{Loaded, ProgramOptions, QueueCounters, VlanTags},
 };
 use xskit_lab::{Lab, LabConfig, Link, Need, Netns, RawPort, XdpMode, require};
@@ -665,7 +667,7 @@ fn unused_fields_cost_nothing() {
     let every = Rule::new().vlan(1).destination("10.0.0.0/8".parse().unwrap()).ether_type(0x0800);
     let every = size(&Rules::from(vec![source, every, Rule::new().protocol(1)]));
     assert!(all < vlan && vlan < port && port < every, "{all} {vlan} {port} {every}");
-    assert!(all < 400, "{all} bytes for a redirect and a counter");
+    assert!(all < 450, "{all} bytes for a redirect and a counter");
 }
 
 /// An AF_XDP socket, not bound: enough for the map to take it.
@@ -970,6 +972,19 @@ fn no_packet_falls_between_the_rules() {
 }
 
 /// Traffic over the wire: what matches no rule, and what has no socket, passes and is counted.
+/// The counters once that many packets are in them: a busy kernel receives later than it was sent to.
+fn counted(program: &Program, packets: u64) -> Counters {
+    let started = Instant::now();
+    loop {
+        let counters = program.counters().unwrap();
+        let count = counters.total.redirected + counters.total.passed();
+        if count >= packets || started.elapsed() > Duration::from_secs(10) {
+            return counters;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn packets_of_a_veth_are_counted() {
     let Some(lab) = Lab::for_test() else { return };
@@ -980,7 +995,7 @@ fn packets_of_a_veth_are_counted() {
             far.send(&to_port(4242)).unwrap();
             far.send(&to_port(4243)).unwrap();
         }
-        let counters = program.counters().unwrap();
+        let counters = counted(&program, 6);
         assert_eq!(counters.total.passed_no_socket, 3, "{counters:?}");
         assert_eq!(counters.total.passed_no_rule, 3, "{counters:?}");
 
@@ -988,7 +1003,7 @@ fn packets_of_a_veth_are_counted() {
         let socket = socket();
         let entry = program.socket_map().insert(QueueId::new(0), socket.as_fd()).unwrap();
         far.send(&to_port(4242)).unwrap();
-        let counters = program.counters().unwrap();
+        let counters = counted(&program, 7);
         assert_eq!(counters.total.redirected, 1, "{counters:?}");
         let errors = counters.redirect_errors.expect("root may listen to the tracepoint");
         assert_eq!((errors.total(), errors.not_bound), (1, 1), "{errors:?}");

@@ -19,7 +19,7 @@ use tokio::{
     runtime::Builder,
     time::{interval, timeout},
 };
-use xskit::{AsyncReceiver, AsyncSender, AsyncSocket, ErrorKind, Umem};
+use xskit::{AsyncReceiver, AsyncSender, AsyncSocket, ErrorKind, Umem, UmemConfig};
 use xskit_lab::{Checker, Lab, Numbered};
 
 /// Runs `work` where the near end is, on a runtime with a thread or two.
@@ -36,7 +36,7 @@ fn run<T: Send>(lab: &Lab, threads: usize, work: impl Future<Output = T> + Send)
 
 /// Opens the near end's queue; the port, and its program, live as long as the socket.
 fn open() -> (AsyncSocket, Umem) {
-    let mut port = near().frames(512).socket(rings(64)).open().unwrap();
+    let mut port = near().umem_config(UmemConfig::new(512)).socket(rings(64)).open().unwrap();
     let socket = port.take_queue(0).unwrap();
     (AsyncSocket::new(socket).unwrap(), port.umem().clone())
 }

@@ -5,8 +5,9 @@
 mod support;
 
 use std::{
-    env,
+    env, fs,
     io::{BufRead, BufReader},
+    path::Path,
     process::{Command, Stdio},
     thread,
     time::Duration,
@@ -17,8 +18,8 @@ use support::{
     receive, rings, send, set_attribute, settle, to_far, to_near,
 };
 use xskit::{
-    AttachMode, ErrorKind, QueueId, Rule, Rules, Steering, Step,
-    interface::{ChecksumOffload, Deferral, Promiscuous, Spread},
+    AttachMode, ErrorKind, Interface, QueueId, Rule, Rules, Steering, Step,
+    interface::{self, Deferral, Promiscuous, Spread},
     program::FlowRules,
     socket::BusyPoll,
 };
@@ -194,8 +195,13 @@ fn be_the_victim<T>(work: impl FnOnce() -> T) {
 /// Runs a test's victim in the calling thread's namespace until it has done its work, then `look`, then kills
 /// it.
 fn kill_one(test: &str, look: impl FnOnce()) {
+    kill_one_with(test, "1", look);
+}
+
+/// The same, with something that the victim is to know.
+fn kill_one_with(test: &str, what: &str, look: impl FnOnce()) {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", "--nocapture", test]).env(VICTIM, "1").stdout(Stdio::piped());
+    command.args(["--exact", "--nocapture", test]).env(VICTIM, what).stdout(Stdio::piped());
     let mut victim = die_with_parent(&mut command).spawn().unwrap();
     let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
     assert!(lines.map_while(Result::ok).any(|line| line.ends_with("DONE")));
@@ -216,17 +222,17 @@ fn what_a_killed_process_has_deferred_is_restored_by_the_next_one() {
         let defer_and_die = || {
             kill_one(name, || {
                 assert_eq!(deferred(&lab.near), ["2", "200000"]);
-                assert_eq!(Deferral::restore_stale().unwrap(), [], "it is alive");
+                assert_eq!(restored(), NONE, "it is alive");
             });
             assert_eq!(deferred(&lab.near), ["2", "200000"], "it could not restore them");
         };
         defer_and_die();
         // Of another namespace it is not taken up.
-        assert_eq!(other.enter(Deferral::restore_stale).unwrap(), []);
+        assert_eq!(other.enter(restored), NONE);
         assert_eq!(deferred(&lab.near), ["2", "200000"]);
-        assert_eq!(Deferral::restore_stale().unwrap(), [near_interface()]);
+        assert_eq!(restored(), ["deferral of near0 restored"]);
         assert_eq!(deferred(&lab.near), ["0", "0"]);
-        assert_eq!(Deferral::restore_stale().unwrap(), []);
+        assert_eq!(restored(), NONE);
 
         // Whoever comes next restores first, so that it knows what it will have to restore itself.
         defer_and_die();
@@ -238,8 +244,109 @@ fn what_a_killed_process_has_deferred_is_restored_by_the_next_one() {
         // What somebody has changed since stays.
         defer_and_die();
         set_attribute(&lab.near, "gro_flush_timeout", "1");
-        assert_eq!(Deferral::restore_stale().unwrap(), [near_interface()]);
+        assert_eq!(restored(), ["deferral of near0 restored"]);
         assert_eq!(deferred(&lab.near), ["0", "1"]);
+    });
+}
+
+/// Nothing was restored.
+const NONE: [&str; 0] = [];
+
+/// What is restored when that is asked for, in words.
+fn restored() -> Vec<String> {
+    interface::restore_stale().unwrap().iter().map(ToString::to_string).collect()
+}
+
+/// Whether receive VLAN and transmit checksum offload are on.
+fn offloads(link: &Link) -> [bool; 2] {
+    link.netns().enter(|| {
+        let facts = Interface::by_name(link.name()).unwrap().facts().unwrap();
+        [facts.rx_vlan_offload.unwrap(), link.offload(Offload::TxChecksum).unwrap()]
+    })
+}
+
+#[test]
+fn what_a_killed_process_has_switched_off_is_on_again_with_the_next_one() {
+    if env::var_os(VICTIM).is_some() {
+        return be_the_victim(|| {
+            [interface::Offload::RxVlan, interface::Offload::TxChecksum].map(|offload| {
+                let guard = offload.disable(&near_interface()).unwrap();
+                assert!(guard.changed() && guard.record().is_some_and(Path::exists));
+                guard
+            })
+        });
+    }
+    let Some(lab) = Lab::for_test() else { return };
+    let name = "what_a_killed_process_has_switched_off_is_on_again_with_the_next_one";
+    lab.near.set_offload(Offload::TxChecksum, true).unwrap();
+    lab.enter(|| {
+        assert_eq!(offloads(&lab.near), [true, true]);
+        let die = || {
+            kill_one(name, || {
+                assert_eq!(offloads(&lab.near), [false, false]);
+                assert_eq!(restored(), NONE, "it is alive");
+                assert_eq!(offloads(&lab.near), [false, false]);
+            });
+            assert_eq!(offloads(&lab.near), [false, false], "it could not switch them on");
+        };
+        die();
+        // The newest first.
+        assert_eq!(restored(), ["offload of near0 restored"; 2]);
+        assert_eq!(offloads(&lab.near), [true, true]);
+        assert_eq!(restored(), NONE);
+
+        // A port restores them too, and a guard of another kind.
+        die();
+        drop(near().open().unwrap());
+        assert_eq!(offloads(&lab.near), [true, true]);
+        die();
+        drop(Deferral::default().apply(&near_interface()).unwrap());
+        assert_eq!(offloads(&lab.near), [true, true]);
+
+        // One that is gone needs nothing.
+        die();
+        lab.near.delete().unwrap();
+        assert_eq!(restored(), NONE);
+    });
+}
+
+/// Changed twice, by two processes that were killed: it is what it was in the beginning.
+#[test]
+fn changes_one_on_top_of_the_other_are_undone_in_turn() {
+    if let Some(rounds) = env::var_os(VICTIM) {
+        let rounds = rounds.to_str().unwrap().parse().unwrap();
+        return be_the_victim(|| {
+            // The first one's change is the second one's "before" only as long as the first one lives.
+            Deferral::default().hard_irqs(rounds).apply(&near_interface()).unwrap()
+        });
+    }
+    let Some(lab) = namespaces() else { return };
+    let name = "changes_one_on_top_of_the_other_are_undone_in_turn";
+    lab.enter(|| {
+        kill_one_with(name, "5", || {
+            kill_one_with(name, "6", || assert_eq!(deferred(&lab.near), ["6", "200000"]));
+        });
+        assert_eq!(deferred(&lab.near), ["6", "200000"]);
+        assert_eq!(restored(), ["deferral of near0 restored"; 2]);
+        assert_eq!(deferred(&lab.near), ["0", "0"]);
+    });
+}
+
+#[test]
+fn a_record_of_another_version_is_left_alone() {
+    let Some(lab) = namespaces() else { return };
+    lab.enter(|| {
+        // A guard's record, copied: locked by nobody.
+        let guard = Deferral::default().apply(&near_interface()).unwrap();
+        let record = guard.record().unwrap().to_owned();
+        let other = record.with_extension("another-version");
+        drop(guard);
+        for nonsense in ["", "deferral", "deferral x\n", "deferral 1\nnonsense", "other 1\n"] {
+            fs::write(&other, nonsense).unwrap();
+            assert_eq!(restored(), NONE, "{nonsense}");
+            assert!(other.exists(), "{nonsense}");
+            fs::remove_file(&other).unwrap();
+        }
     });
 }
 
@@ -342,23 +449,32 @@ fn checksum_offload_goes_off_and_comes_back() {
         let near = near_interface();
         let is_on = || lab.near.offload(Offload::TxChecksum).unwrap();
         // The lab has switched it off.
-        let guard = ChecksumOffload::disable(&near).unwrap();
+        let guard = interface::Offload::TxChecksum.disable(&near).unwrap();
         assert!(!guard.changed());
         assert_eq!(guard.to_string(), "transmit checksum offload of near0: was off");
         drop(guard);
         assert!(!is_on());
 
         lab.near.set_offload(Offload::TxChecksum, true).unwrap();
-        let guard = ChecksumOffload::disable(&near).unwrap();
+        let guard = interface::Offload::TxChecksum.disable(&near).unwrap();
         assert!(guard.changed() && !is_on());
         assert_eq!(guard.to_string(), "transmit checksum offload of near0: switched off");
         guard.restore().unwrap();
         assert!(is_on());
-        drop(ChecksumOffload::disable(&near).unwrap());
+        drop(interface::Offload::TxChecksum.disable(&near).unwrap());
         assert!(is_on());
-        let guard = ChecksumOffload::disable(&near).unwrap();
+        let guard = interface::Offload::TxChecksum.disable(&near).unwrap();
         lab.near.delete().unwrap();
         assert_eq!(guard.restore().unwrap_err().kind(), ErrorKind::LinkGone);
+
+        // What is fixed stays on.
+        let lo = Interface::by_name("lo").unwrap();
+        let error = interface::Offload::TxChecksum.disable(&lo).unwrap_err();
+        assert_eq!(
+            (error.step(), error.kind()),
+            (Step::Offload, ErrorKind::Unsupported),
+            "{error}"
+        );
     });
 }
 

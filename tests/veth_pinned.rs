@@ -15,6 +15,7 @@ use support::{
 };
 use xskit::{
     AttachMode, Attached, ErrorKind, Program, ProgramOptions, Result, Rules, SocketMap, Step,
+    UmemConfig,
 };
 use xskit_lab::{Checker, Lab};
 
@@ -118,7 +119,8 @@ fn a_takeover_concerns_no_packet() {
     let series = to_near(&lab, 100);
     let packets = frames(&series, PACKETS);
     enter(&lab, || {
-        let port = || near().frames(1024).socket(rings(256)).pin(DIRECTORY).open();
+        let port =
+            || near().umem_config(UmemConfig::new(1024)).socket(rings(256)).pin(DIRECTORY).open();
         let mut first = port().unwrap();
         let mut socket = first.take_queue(0).unwrap();
         let mut checker = Checker::new(series.clone());
@@ -154,7 +156,14 @@ fn a_port_comes_back_to_its_program() {
     let series = to_near(&lab, 100);
     let packets = frames(&series, 10);
     enter(&lab, || {
-        let open = |mode| near().attach(mode).frames(256).socket(rings(64)).pin(DIRECTORY).open();
+        let open = |mode| {
+            near()
+                .attach(mode)
+                .umem_config(UmemConfig::new(256))
+                .socket(rings(64))
+                .pin(DIRECTORY)
+                .open()
+        };
         for round in 0..4 {
             let mut port = open(AttachMode::Generic).unwrap();
             assert_eq!(port.attached(), Attached::Generic);
@@ -245,7 +254,8 @@ fn a_link_whose_interface_is_gone_is_not_in_the_way_of_a_port() {
     let Some(lab) = Lab::for_test() else { return };
     let Some(other) = Lab::for_test() else { return };
     with_mount("bpf", "/sys/fs/bpf", || {
-        let open = || near().frames(256).socket(rings(64)).pin(DIRECTORY).open();
+        let open =
+            || near().umem_config(UmemConfig::new(256)).socket(rings(64)).pin(DIRECTORY).open();
         drop(lab.enter(|| open().unwrap()));
         lab.near.delete().unwrap();
         let port = other.enter(|| open().unwrap());

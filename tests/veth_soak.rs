@@ -17,7 +17,7 @@ use std::{
 };
 
 use support::{LIMIT, adds_up, comes_home, eventually, near, near_interface, to_near};
-use xskit::{AttachMode, Batch, Port, Receiver, Sender};
+use xskit::{AttachMode, Batch, Port, Receiver, Sender, UmemConfig};
 use xskit_lab::{Checker, Lab, Link, Numbered, RawPort};
 
 /// How often threads look whether they shall end.
@@ -138,7 +138,7 @@ fn soak(mode: AttachMode, time: Duration) {
     let stop = AtomicBool::new(false);
     let (arrived, quiet) = (AtomicU64::new(0), AtomicBool::new(false));
     lab.enter(|| {
-        let mut port = near().attach(mode).frames(16384).open().unwrap();
+        let mut port = near().attach(mode).umem_config(UmemConfig::new(16384)).open().unwrap();
         let umem = port.umem().clone();
         let before = (dropped(&lab.near), dropped(&lab.far));
         let (generated, (receiver, sender), checker) = thread::scope(|scope| {

@@ -8,6 +8,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr, UdpSocket},
     os::fd::AsFd,
     sync::{
+        Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
@@ -16,19 +17,17 @@ use std::{
 };
 
 use aya::maps::MapData;
-use nix::sys::socket::{getsockopt, setsockopt, sockopt};
+use nix::sys::socket::{getsockopt, sockopt};
 use support::{
-    LIMIT, MOMENT, PORT, adds_up, collect, comes_home, eventually, frames, near, near_interface,
-    receive, ring, rings, send, set_attribute, settle, to_far, to_near, with_mount, write,
+    LIMIT, MOMENT, PORT, adds_up, collect, comes_home, eventually, frames, kernel, near,
+    near_interface, receive, ring, rings, send, settle, to_far, to_near, with_mount, write,
 };
 use xskit::{
     AttachMode, Attached, ChunkSize, ErrorKind, Interest, PortConfig, Program, ProgramOptions,
     Rules, Socket, SocketConfig, SocketMap, UmemConfig,
+    socket::{Waiting, wait_any},
 };
-use xskit_lab::{
-    Chain, Checker, Flow, Lab, LabConfig, Need, Numbered, Protocol, RawPort, XdpAction, XdpMode,
-    require,
-};
+use xskit_lab::{Chain, Checker, Flow, Lab, LabConfig, Need, Numbered, Protocol, RawPort, require};
 
 /// From the shortest frame to the longest.
 const LENGTHS: [usize; 7] = [60, 61, 64, 128, 511, 1024, 1514];
@@ -50,7 +49,9 @@ fn received_frames_are_whole() {
     lab.enter(|| {
         for mode in [AttachMode::Native, AttachMode::Generic] {
             for (chunk_size, headroom, batch) in SHAPES {
-                let config = near().attach(mode).chunk_size(chunk_size).headroom(headroom);
+                let config = near()
+                    .attach(mode)
+                    .umem_config(UmemConfig::default().chunk_size(chunk_size).headroom(headroom));
                 let mut port = config.open().unwrap();
                 let expected = match mode {
                     AttachMode::Generic => Attached::Generic,
@@ -169,6 +170,77 @@ fn reflect(frame: &mut [u8]) {
     destination.swap_with_slice(&mut rest[..6]);
 }
 
+/// Receives that many frames, and checks each flow by its source port.
+fn check_flows(
+    raw: &mut RawPort,
+    mut missing: u64,
+    series: impl Fn(u16) -> Numbered,
+) -> BTreeMap<u16, Checker> {
+    let mut checkers: BTreeMap<u16, Checker> = BTreeMap::new();
+    while missing > 0 {
+        let arrived = raw.recv_each(LIMIT, |frame| {
+            checkers
+                .entry(source_port(frame))
+                .or_insert_with_key(|source| Checker::new(series(*source)))
+                .check(frame);
+        });
+        let arrived = arrived.unwrap();
+        assert!(arrived > 0, "{missing} are missing");
+        missing -= arrived as u64;
+    }
+    checkers
+}
+
+#[test]
+fn one_thread_waits_for_two_queues() {
+    const FLOWS: u16 = 32;
+    const EACH: u64 = 100;
+    let Some(lab) = Lab::for_test_with(&LabConfig { queues: 2, ..LabConfig::default() }) else {
+        return;
+    };
+    let mut raw = lab.raw().unwrap();
+    raw.spread_flows().unwrap();
+    let series = |source| Numbered::new(flow_from(&lab, source), 200, 1);
+    let back = |source| Numbered::new(flow_from(&lab, source).reflected(), 200, 1);
+    lab.enter(|| {
+        let mut port = near().attach(AttachMode::Native).open().unwrap();
+        let umem = port.umem().clone();
+        let mut sockets: Vec<_> =
+            port.take_queues().into_iter().map(|socket| (socket, umem.batch(64))).collect();
+        for number in 0..EACH {
+            let frames: Vec<_> =
+                (0..FLOWS).map(|source| series(1000 + source).frame(number)).collect();
+            raw.send_all(&frames).unwrap();
+            let mut moved = [0, 0];
+            while moved.iter().sum::<usize>() < usize::from(FLOWS) {
+                let mut set: Vec<_> = sockets
+                    .iter_mut()
+                    .map(|(socket, batch)| Waiting::socket(socket, Interest::for_batch(batch)))
+                    .collect();
+                assert!(wait_any(&mut set, LIMIT).unwrap(), "{moved:?}");
+                let ready: Vec<_> = set.iter().map(Waiting::ready).collect();
+                for (index, (socket, batch)) in sockets.iter_mut().enumerate() {
+                    if ready[index].readable() {
+                        assert!(socket.recv(batch).unwrap() > 0, "it said so");
+                        batch.packets_mut().for_each(|mut packet| reflect(packet.head_mut()));
+                    }
+                    moved[index] += socket.send(batch).unwrap();
+                }
+            }
+            assert!(moved.iter().all(|moved| *moved > 0), "flows are spread: {moved:?}");
+        }
+        let checkers = check_flows(&mut raw, u64::from(FLOWS) * EACH, back);
+        assert_eq!(checkers.len(), usize::from(FLOWS));
+        assert!(checkers.values().all(|checker| checker.tally().is_perfect(EACH)));
+        for (mut socket, batch) in sockets {
+            drop(batch);
+            settle(&mut socket);
+        }
+        drop(port);
+        comes_home(&umem, &[(&near_interface(), 0), (&near_interface(), 1)]);
+    });
+}
+
 #[test]
 fn two_queues_each_have_a_thread() {
     const FLOWS: u16 = 32;
@@ -214,24 +286,12 @@ fn two_queues_each_have_a_thread() {
                     })
                 })
                 .collect();
-            let mut checkers: BTreeMap<u16, Checker> = BTreeMap::new();
             for number in 0..EACH {
                 let frames: Vec<_> =
                     (0..FLOWS).map(|source| series(1000 + source).frame(number)).collect();
                 raw.send_all(&frames).unwrap();
             }
-            let mut missing = u64::from(FLOWS) * EACH;
-            while missing > 0 {
-                let arrived = raw.recv_each(LIMIT, |frame| {
-                    checkers
-                        .entry(source_port(frame))
-                        .or_insert_with_key(|source| Checker::new(back(*source)))
-                        .check(frame);
-                });
-                let arrived = arrived.unwrap();
-                assert!(arrived > 0, "{missing} are missing");
-                missing -= arrived as u64;
-            }
+            let checkers = check_flows(&mut raw, u64::from(FLOWS) * EACH, back);
             stop.store(true, Ordering::Relaxed);
             for checker in checkers.values() {
                 assert!(checker.tally().is_perfect(EACH), "{:?}", checker.tally());
@@ -259,6 +319,9 @@ fn two_queues_each_have_a_thread() {
 
 #[test]
 fn the_rest_goes_to_the_stack() {
+    /// Older kernels charge more than 4 KiB for each datagram, however small: those of one kind have to fit
+    /// into the receive buffer.
+    const EACH: u8 = 40;
     const NEAR: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
     const FAR: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
     let Some(lab) = Lab::for_test() else { return };
@@ -275,17 +338,19 @@ fn the_rest_goes_to_the_stack() {
             let stack = UdpSocket::bind((NEAR, 5000)).unwrap();
             let ours = UdpSocket::bind((NEAR, PORT)).unwrap();
             stack.set_read_timeout(Some(LIMIT)).unwrap();
-            for number in 0..50_u8 {
+            for number in 0..EACH {
                 far.send_to(&[number], (NEAR, 5000)).unwrap();
                 far.send_to(&[number, 1], (NEAR, PORT)).unwrap();
             }
             let mut buffer = [0; 64];
-            for number in 0..50 {
-                let (length, from) = stack.recv_from(&mut buffer).unwrap();
+            for number in 0..EACH {
+                let (length, from) = stack.recv_from(&mut buffer).unwrap_or_else(|error| {
+                    panic!("{mode:?}, datagram {number}: {error}; {:?}", port.counters())
+                });
                 assert_eq!((&buffer[..length], from), (&[number][..], far.local_addr().unwrap()));
             }
             let mut received = 0;
-            while received < 50 {
+            while received < EACH {
                 assert!(socket.wait(Interest::READABLE, LIMIT).unwrap().readable());
                 socket.recv(&mut batch).unwrap();
                 for packet in batch.packets() {
@@ -305,8 +370,8 @@ fn the_rest_goes_to_the_stack() {
             assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
             assert!(socket.wait(Interest::READABLE, Duration::ZERO).unwrap().timed_out());
             let counters = port.counters().unwrap().total;
-            assert_eq!(counters.redirected, 50);
-            assert!(counters.passed_no_rule >= 51, "{counters:?}");
+            assert_eq!(counters.redirected, u64::from(EACH));
+            assert!(counters.passed_no_rule > u64::from(EACH), "{counters:?}");
             drop((port, socket, batch));
             comes_home(&umem, &[(&near_interface(), 0)]);
         }
@@ -478,10 +543,16 @@ fn sockets_share_a_queue() {
         // Both send at once, each its own series.
         let series = |seed| Numbered::new(lab.flow(PORT).reflected(), 100 + seed, seed as u64);
         let mut checkers = [Checker::new(series(0)), Checker::new(series(1))];
+        // Before 6.18 the kernel may tell of a frame that it is sent before it has copied it, if another
+        // socket of the queue sends meanwhile: there, one after the other.
+        let (in_turns, turns) = (kernel() < (6, 18), &Mutex::new(()));
         let arrived = thread::scope(|scope| {
             for (seed, socket) in [&mut first, &mut second].into_iter().enumerate() {
                 let series = series(seed);
-                scope.spawn(move || send(socket, &series, 0..COUNT, 64));
+                scope.spawn(move || {
+                    let _turn = in_turns.then(|| turns.lock().unwrap());
+                    send(socket, &series, 0..COUNT, 64);
+                });
             }
             let mut arrived = 0;
             while arrived < 2 * COUNT {
@@ -571,7 +642,9 @@ fn forwarding_between_devices_moves_descriptors() {
     ];
     chain.forwarder().enter(|| {
         let open = |name: &str, umem: Option<&xskit::Umem>| {
-            let config = PortConfig::new(name).rules(Rules::udp_port(PORT)).frames(16384);
+            let config = PortConfig::new(name)
+                .rules(Rules::udp_port(PORT))
+                .umem_config(UmemConfig::new(16384));
             umem.map_or(config.clone(), |umem| config.umem(umem)).open().unwrap()
         };
         let mut ingress = open("ingress0", None);
@@ -792,69 +865,6 @@ fn a_signal_does_not_end_wait() {
     });
 }
 
-/// Makes the far end take frames and look at them only when its timer says so, in nanoseconds: until
-/// then they are in flight.
-fn far_sleeps(lab: &Lab, nanoseconds: u64) {
-    lab.far.attach_xdp(XdpAction::Pass, XdpMode::Native).unwrap();
-    set_attribute(&lab.far, "gro_flush_timeout", &nanoseconds.to_string());
-    set_attribute(&lab.far, "napi_defer_hard_irqs", "1000000");
-}
-
-#[test]
-fn a_stuck_receiver_is_waited_for_without_spinning() {
-    let Some(lab) = Lab::for_test() else { return };
-    let mut raw = lab.raw().unwrap();
-    lab.enter(|| {
-        let interface = near_interface();
-        let umem = UmemConfig::new(512).build().unwrap();
-        let mut socket = Socket::open(&umem, &interface, 0, &rings(64)).unwrap();
-        // Few frames may be in flight, and the receiver keeps them for three seconds.
-        setsockopt(&socket.as_fd(), sockopt::SndBuf, &0).unwrap();
-        far_sleeps(&lab, 3_000_000_000);
-        let series = to_far(&lab, 1000);
-        let mut batch = umem.batch(64);
-        let mut numbers = 0..;
-        write(&mut batch, &series, &mut (&mut numbers).take(1));
-        socket.send(&mut batch).unwrap();
-        thread::sleep(MOMENT);
-        // The first frame was seen at once; from now on the receiver sleeps.
-        let mut given = 1;
-        let full = loop {
-            write(&mut batch, &series, &mut numbers);
-            given += socket.send(&mut batch).unwrap() as u64;
-            if !batch.is_empty() {
-                break batch.len();
-            }
-        };
-        let before = socket.statistics().unwrap();
-        let started = Instant::now();
-        let ready = socket.wait(Interest::WRITABLE, Duration::from_millis(500)).unwrap();
-        let took = started.elapsed();
-        assert!(ready.timed_out(), "{ready:?} after {took:?}");
-        assert!(took >= Duration::from_millis(500) && took < LIMIT, "{took:?}");
-        let kicks = socket.statistics().unwrap().wakeups_tx - before.wakeups_tx;
-        assert!((1..=1200).contains(&kicks), "{kicks} calls in {took:?}");
-        assert_eq!(socket.send(&mut batch).unwrap(), 0, "{full} frames stay in the batch");
-        adds_up(&umem);
-        // It wakes up: everything leaves, in order.
-        set_attribute(&lab.far, "napi_defer_hard_irqs", "0");
-        set_attribute(&lab.far, "gro_flush_timeout", "0");
-        let mut checker = Checker::new(series);
-        while !batch.is_empty() {
-            assert!(socket.wait(Interest::WRITABLE, LIMIT).unwrap().writable());
-            given += socket.send(&mut batch).unwrap() as u64;
-        }
-        settle(&mut socket);
-        let dropped = socket.statistics().unwrap().tx_dropped;
-        collect(&mut raw, &mut checker, given - dropped);
-        assert_eq!(dropped, 0);
-        assert!(checker.tally().is_perfect(given), "{:?} of {given}", checker.tally());
-        adds_up(&umem);
-        drop((socket, batch));
-        comes_home(&umem, &[(&interface, 0)]);
-    });
-}
-
 #[test]
 fn one_call_sends_a_whole_ring() {
     let Some(lab) = Lab::for_test_with(&LabConfig { need: Need::Namespaces, ..Default::default() })
@@ -874,7 +884,14 @@ fn one_call_sends_a_whole_ring() {
         let mut batch = umem.batch(2048);
         write(&mut batch, &series, &mut (0..2048));
         assert_eq!(socket.send(&mut batch).unwrap(), 2048);
-        // No further call is made: neither `send` nor `wait`.
+        // No further call is made, neither `send` nor `wait`, but on kernels that publish late what they took
+        // from the TX ring: a call that brings nothing to light may be the last there.
+        if kernel() < (6, 17) {
+            eventually("the kernel takes all", || {
+                socket.send(&mut batch).unwrap();
+                umem.audit().tx == 0
+            });
+        }
         let mut checker = Checker::new(series);
         collect(&mut raw, &mut checker, 2048);
         assert!(checker.tally().is_perfect(2048), "{:?}", checker.tally());
@@ -884,41 +901,6 @@ fn one_call_sends_a_whole_ring() {
         assert!(statistics.wakeups_tx <= 2048, "{statistics:?}");
         adds_up(&umem);
         drop((socket, batch));
-        comes_home(&umem, &[(&interface, 0)]);
-    });
-}
-
-#[test]
-fn what_the_kernel_drops_when_the_peer_is_down_is_counted() {
-    let Some(lab) = Lab::for_test_with(&LabConfig { need: Need::Namespaces, ..Default::default() })
-    else {
-        return;
-    };
-    let mut raw = lab.raw().unwrap();
-    lab.enter(|| {
-        let umem = UmemConfig::new(1024).build().unwrap();
-        let interface = near_interface();
-        let mut socket = Socket::open(&umem, &interface, 0, &rings(256)).unwrap();
-        let series = to_far(&lab, 200);
-        lab.far.down().unwrap();
-        send(&mut socket, &series, 0..600, 64);
-        settle(&mut socket);
-        let statistics = socket.statistics().unwrap();
-        assert_eq!((statistics.sent, statistics.completed), (600, 600));
-        assert_eq!(statistics.tx_dropped, 600);
-        assert_eq!(statistics.kernel.tx_invalid_descs, 0);
-        adds_up(&umem);
-        lab.far.up().unwrap();
-        lab.near.wait_up(LIMIT).unwrap();
-        raw.drain().ok();
-        let mut checker = Checker::new(series.clone());
-        send(&mut socket, &series, 0..600, 64);
-        collect(&mut raw, &mut checker, 600);
-        assert!(checker.tally().is_perfect(600), "{:?}", checker.tally());
-        settle(&mut socket);
-        assert_eq!(socket.statistics().unwrap().tx_dropped, 600);
-        adds_up(&umem);
-        drop(socket);
         comes_home(&umem, &[(&interface, 0)]);
     });
 }
@@ -1048,7 +1030,7 @@ fn headers_fit_into_the_headroom() {
     let Some(lab) = Lab::for_test() else { return };
     let mut raw = lab.raw().unwrap();
     lab.enter(|| {
-        let mut port = near().headroom(64).open().unwrap();
+        let mut port = near().umem_config(UmemConfig::default().headroom(64)).open().unwrap();
         let umem = port.umem().clone();
         let mut socket = port.take_queue(0).unwrap();
         raw.send(&lab.flow(PORT).frame(b"to be wrapped")).unwrap();

@@ -40,6 +40,12 @@ impl Packet {
         Some(unsafe { (at as *const T).read_unaligned() })
     }
 
+    /// Destination and source, as three words.
+    #[inline(always)]
+    pub fn mac_addresses(self) -> Option<[[u8; 4]; 3]> {
+        self.read(0)
+    }
+
     /// `read` at an offset that lengths in the packet have made. The mask changes no value: it
     /// shows the verifier of Linux 6.1, which loses the bounds on the way here, that the offset is
     /// small. `black_box` keeps the compiler, which knows that too, from removing it.

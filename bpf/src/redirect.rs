@@ -5,7 +5,7 @@ use aya_ebpf::{bindings::xdp_action, macros::map, maps::XskMap, programs::XdpCon
 use crate::{
     counters::{self, Outcome},
     packet::Packet,
-    rules,
+    rules, stack,
 };
 
 /// The socket of each queue. The loader sets the size.
@@ -26,6 +26,10 @@ pub fn run(ctx: &XdpContext) -> u32 {
             Err(_) => outcome = Outcome::NoSocket,
         }
     }
+    if action == xdp_action::XDP_PASS {
+        action = stack::pass(ctx);
+    }
+    // Last: with a branch behind it the compiler would count in two places.
     counters::count(queue, outcome);
     action
 }

@@ -3,9 +3,11 @@
 #![no_main]
 
 mod counters;
+mod flow;
 mod packet;
 mod redirect;
 mod rules;
+mod stack;
 
 use aya_ebpf::{
     macros::{raw_tracepoint, xdp},
@@ -20,6 +22,16 @@ fn xskit(ctx: XdpContext) -> u32 {
 #[raw_tracepoint(tracepoint = "xdp_redirect_err")]
 fn xskit_redirect_err(ctx: RawTracePointContext) -> i32 {
     counters::redirect_failed(&ctx)
+}
+
+#[raw_tracepoint(tracepoint = "xdp_cpumap_enqueue")]
+fn xskit_cpumap_enqueue(ctx: RawTracePointContext) -> i32 {
+    stack::enqueued(&ctx)
+}
+
+#[raw_tracepoint(tracepoint = "xdp_cpumap_kthread")]
+fn xskit_cpumap_kthread(ctx: RawTracePointContext) -> i32 {
+    stack::processed(&ctx)
 }
 
 #[panic_handler]

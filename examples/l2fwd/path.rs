@@ -2,30 +2,22 @@
 
 use std::{
     hint,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use xskit::{Batch, Receiver, Result, Sender};
+use xskit::{
+    Batch, Receiver, Result, Sender,
+    socket::{Waiting, wait_any},
+};
 
-use crate::stop::Stop;
-
-/// How long to wait for packets while the kernel has not taken all that was sent, and else.
-const SHORT: Duration = Duration::from_millis(1);
-const LONG: Duration = Duration::from_millis(100);
-
-/// How long packets that were received before the end may still take to be sent.
-const LAST_CALL: Duration = Duration::from_millis(200);
+use crate::common::{Bytes, LAST_CALL, Stop, TURN, Work};
 
 /// The receiving half of one socket and the sending half of another (or, to reflect, of the same one).
 ///
-/// Each path has a thread of its own: it then has one socket to wait for at any time, and the two
-/// directions between a pair of queues run on two cores. Nothing is shared between threads but the
-/// UMEM's pool, and that is not touched while traffic flows: what completes sending goes to the
-/// batch's spare frames, from which the receiver gives the kernel new ones.
+/// Each path has a thread of its own: the two directions between a pair of queues run on two cores. Nothing
+/// is shared between threads but the UMEM's pool, and that is not touched while traffic flows: what completes
+/// sending goes to the batch's spare frames, from which the receiver gives the kernel new ones.
 pub(crate) struct Path {
     pub(crate) receiver: Receiver,
     pub(crate) sender: Sender,
@@ -43,24 +35,16 @@ pub(crate) struct Style {
     pub(crate) spin: bool,
 }
 
-/// What a path has moved; the sockets count the packets.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(crate) struct Bytes {
-    pub(crate) received: AtomicU64,
-    pub(crate) sent: AtomicU64,
-}
-
-impl Path {
+impl Work for Path {
     /// Forwards until somebody wants the end.
-    pub(crate) fn run(&mut self, stop: &Stop) -> Result<()> {
+    fn run(&mut self, stop: &Stop) -> Result<()> {
         while !stop.wanted() {
             // Each packet is processed once: new ones come only when all others are sent.
             if self.batch.is_empty() && !self.receive()? {
                 self.rest()?;
                 continue;
             }
-            self.send(LONG)?;
+            self.send(TURN)?;
         }
         let deadline = Instant::now() + LAST_CALL;
         while !self.batch.is_empty() && Instant::now() < deadline {
@@ -68,13 +52,15 @@ impl Path {
         }
         Ok(())
     }
+}
 
+impl Path {
     /// Takes packets, if there are any.
     fn receive(&mut self) -> Result<bool> {
         if self.receiver.recv(&mut self.batch)? == 0 {
             return Ok(false);
         }
-        add(&self.bytes.received, self.batch.bytes());
+        self.bytes.add_received(self.batch.bytes());
         if self.style.reflect {
             for mut packet in self.batch.packets_mut() {
                 swap_macs(packet.head_mut());
@@ -88,7 +74,7 @@ impl Path {
     fn send(&mut self, limit: Duration) -> Result<()> {
         let before = self.batch.bytes();
         let sent = self.sender.send(&mut self.batch)?;
-        add(&self.bytes.sent, before - self.batch.bytes());
+        self.bytes.add_sent(before - self.batch.bytes());
         if sent == 0 && !self.batch.is_empty() {
             self.sender.wait(limit)?;
         }
@@ -98,11 +84,12 @@ impl Path {
     /// Nothing to receive: waits for packets, and sees to the sending half, which may be another
     /// socket's: the kernel has to be called again for what it could not take from the TX ring.
     fn rest(&mut self) -> Result<()> {
-        self.sender.reap()?;
         if self.style.spin {
+            self.sender.reap()?;
             hint::spin_loop();
         } else {
-            self.receiver.wait(if self.sender.unsent() > 0 { SHORT } else { LONG })?;
+            let packets = Waiting::receiver(&mut self.receiver);
+            wait_any(&mut [packets, Waiting::reap(&mut self.sender)], TURN)?;
         }
         Ok(())
     }
@@ -112,9 +99,4 @@ fn swap_macs(frame: &mut [u8]) {
     if let Some(addresses) = frame.first_chunk_mut::<12>() {
         addresses.rotate_left(6);
     }
-}
-
-/// Only the path's own thread counts.
-fn add(counter: &AtomicU64, count: u64) {
-    counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
 }

@@ -6,7 +6,10 @@ use std::{cell::UnsafeCell, ptr::NonNull};
 use bytemuck::Pod;
 
 use super::{RingMemory, RingSize};
-use crate::sync::{Arc, AtomicU32};
+use crate::{
+    ring::{Consumer, Producer},
+    sync::{Arc, AtomicU32},
+};
 
 /// Alone on its pair of cache lines.
 #[derive(Debug, Default)]
@@ -48,4 +51,10 @@ pub(super) fn ring<T: Pod + Send + Sync>(size: RingSize, first: u32) -> RingMemo
             memory,
         )
     }
+}
+
+/// The two ends of a ring just made.
+pub(super) fn ends<T: Pod>(ring: &RingMemory<T>) -> (Producer<T>, Consumer<T>) {
+    // SAFETY: called once per ring, by who made it, so that there is one producer and one consumer.
+    unsafe { (Producer::new(ring.clone()), Consumer::new(ring.clone())) }
 }

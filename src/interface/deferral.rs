@@ -14,14 +14,12 @@ use super::{
     Interface, QueueId,
     netlink::{self, NapiControl, NetlinkRefusal},
     record::Record,
+    stale::{self, Change},
 };
 use crate::{
     error::{Error, ErrorKind, Result, Step},
-    sys::sysfs::{self, Sysfs},
+    sys::sysfs::Sysfs,
 };
-
-/// How records of deferrals are called.
-const RECORD: &str = "deferral";
 
 /// How long a driver's interrupts are held back while packets are few.
 ///
@@ -43,10 +41,7 @@ const RECORD: &str = "deferral";
 ///
 /// # When the process is killed
 ///
-/// A killed process restores nothing. What it has changed is written down before, in a file under
-/// `/run/xskit` that goes when it is restored: [`restore_stale`](Self::restore_stale), and whoever defers the
-/// same namespace's interrupts next, restore it. Without the right to write there (root has it) nothing is
-/// written down, and [`Deferred::record`] is `None`.
+/// A killed process restores nothing: [`restore_stale`](super::restore_stale).
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -114,57 +109,23 @@ impl Deferral {
     pub fn apply_to(self, interface: &Interface, queues: &[QueueId]) -> Result<Deferred> {
         let set =
             self.values().map_err(|error| error.on(interface.name()).asked(self.to_string()))?;
-        // Whatever stands in its way stands in ours, or does not matter.
-        Self::restore_stale().ok();
+        stale::restore_first();
         let failed = |refusal| failed(interface, refusal);
         let (access, targets) = Access::open(interface, queues)?;
-        let mut settings = Vec::new();
+        let mut settings = Settings::default();
         for target in targets {
             // One that has gone meanwhile needs nothing.
             if let Some(before) = access.read(target).map_err(failed)? {
-                settings.push(Setting { target, before, set });
+                settings.0.push(Setting { target, before, set });
             }
         }
-        let record = sysfs::namespace().and_then(|namespace| {
-            Record::write(RECORD, &written(&namespace, interface, &settings))
-        });
+        let record = stale::write_down(interface, &settings);
         // From here on dropping it undoes what was done.
-        let deferred =
-            Deferred { interface: interface.clone(), access, settings, record: record.ok() };
-        for setting in &deferred.settings {
+        let deferred = Deferred { interface: interface.clone(), access, settings, record };
+        for setting in &deferred.settings.0 {
             deferred.access.write(setting.target, set).map_err(failed)?;
         }
         Ok(deferred)
-    }
-
-    /// Restores what killed processes have left behind in the network namespace that the calling thread
-    /// is in; returns the interfaces. What somebody else has changed since stays as it is.
-    ///
-    /// # Errors
-    ///
-    /// [`Permission`](ErrorKind::Permission) where it may not be changed back. The records stay then.
-    pub fn restore_stale() -> Result<Vec<Interface>> {
-        let unread = |source| Error::os(Step::Defer, "records cannot be read", source);
-        let namespace = sysfs::namespace().map_err(unread)?;
-        let mut restored = Vec::new();
-        for mut record in Record::stale(RECORD).map_err(unread)? {
-            let content = record.read().map_err(unread)?;
-            // Of another version, or of another namespace: not ours to touch.
-            let Some((index, settings)) = read_back(&namespace, &content) else { continue };
-            match Interface::by_index(index) {
-                Ok(interface) => {
-                    let device = settings.iter().any(|setting| setting.target == Target::Device);
-                    Access::new(&interface, device)?
-                        .restore(&settings)
-                        .map_err(|refusal| failed(&interface, refusal))?;
-                    restored.push(interface);
-                }
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
-            record.remove().map_err(unread)?;
-        }
-        Ok(restored)
     }
 
     fn values(self) -> Result<Values> {
@@ -198,7 +159,7 @@ pub struct Deferred {
     interface: Interface,
     access: Access,
     /// Empty once restored.
-    settings: Vec<Setting>,
+    settings: Settings,
     record: Option<Record>,
 }
 
@@ -210,7 +171,7 @@ impl Deferred {
 
     /// Whether it is set for NAPI instances, not for the whole device.
     pub fn per_napi(&self) -> bool {
-        self.settings.iter().all(|setting| setting.target != Target::Device)
+        self.settings.0.iter().all(|setting| setting.target != Target::Device)
     }
 
     /// The file in which it is written down what to restore if this process is killed. `None` where
@@ -226,21 +187,12 @@ impl Deferred {
     /// [`ErrorKind::LinkGone`] where the interface was deleted, [`ErrorKind::Permission`] where the
     /// process has lost CAP_NET_ADMIN: the record stays then.
     pub fn restore(mut self) -> Result<()> {
-        self.undo().map_err(|refusal| failed(&self.interface, refusal))
+        self.undo()
     }
 
-    fn undo(&mut self) -> Result<(), NetlinkRefusal> {
-        let settings = std::mem::take(&mut self.settings);
-        let record = self.record.take();
-        let outcome = self.access.restore(&settings);
-        let over = match &outcome {
-            Ok(()) => true,
-            Err(refusal) => refusal.errno == Errno::ENODEV,
-        };
-        if let (true, Some(record)) = (over, record) {
-            record.remove()?;
-        }
-        outcome
+    fn undo(&mut self) -> Result<()> {
+        let undone = self.access.restore(&std::mem::take(&mut self.settings));
+        stale::close(self.record.take(), undone.map_err(|refusal| failed(&self.interface, refusal)))
     }
 }
 
@@ -271,6 +223,47 @@ struct Setting {
     target: Target,
     before: Values,
     set: Values,
+}
+
+/// All that was changed of an interface.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Settings(Vec<Setting>);
+
+impl Change for Settings {
+    const WHAT: &'static str = "deferral";
+
+    /// A line for each: the target, the values before, those that were set.
+    fn write(&self) -> String {
+        let line = |&Setting { target, before, set }: &Setting| {
+            let target = match target {
+                Target::Device => "device".into(),
+                Target::Napi(id) => id.to_string(),
+            };
+            format!("{target} {} {} {} {}\n", before.0, before.1, set.0, set.1)
+        };
+        self.0.iter().map(line).collect()
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let settings = text.lines().map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let [target, irqs_before, nanos_before, irqs, nanos] = words[..] else { return None };
+            let target = match target {
+                "device" => Target::Device,
+                id => Target::Napi(id.parse().ok()?),
+            };
+            let before = (irqs_before.parse().ok()?, nanos_before.parse().ok()?);
+            let set = (irqs.parse().ok()?, nanos.parse().ok()?);
+            Some(Setting { target, before, set })
+        });
+        settings.collect::<Option<_>>().map(Self)
+    }
+
+    fn undo(&self, interface: &Interface) -> Result<()> {
+        let device = self.0.iter().any(|setting| setting.target == Target::Device);
+        let access = Access::new(interface, device)?;
+        access.restore(self).map_err(|refusal| failed(interface, refusal))
+    }
 }
 
 /// The ways to an interface's numbers, usable from any network namespace.
@@ -354,8 +347,8 @@ impl Access {
     }
 
     /// Each number that is still what was set becomes what it was before.
-    fn restore(&self, settings: &[Setting]) -> Result<(), NetlinkRefusal> {
-        for &Setting { target, before, set } in settings {
+    fn restore(&self, settings: &Settings) -> Result<(), NetlinkRefusal> {
+        for &Setting { target, before, set } in &settings.0 {
             let Some(now) = self.read(target)? else { continue };
             let restored = (
                 if now.0 == set.0 { before.0 } else { now.0 },
@@ -371,20 +364,7 @@ impl Access {
 
 impl DeviceFiles {
     fn open(interface: &Interface) -> Result<Self> {
-        let refused = |source: io::Error| {
-            let error = Error::os(Step::Defer, "its sysfs cannot be reached", source);
-            let error = error.on(interface.name());
-            match error.raw_os_error() {
-                Some(libc::EPERM | libc::EACCES) => error.hint(
-                    "the driver names no NAPI instances, so that the whole device has to be set: \
-                     CAP_SYS_ADMIN and CAP_NET_ADMIN are needed, and to be root",
-                ),
-                Some(libc::ENOSYS | libc::ENOENT) => error
-                    .with_kind(ErrorKind::Unsupported)
-                    .hint("holding interrupts back takes Linux 5.8, and sysfs in the kernel"),
-                _ => error,
-            }
-        };
+        let refused = |source| out_of_reach(interface, source);
         let name = interface.link()?.name;
         let sysfs = Sysfs::mount().map_err(refused)?;
         let files = Self {
@@ -420,6 +400,21 @@ fn number<T: std::str::FromStr>(mut file: &File) -> io::Result<T> {
     text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
+/// Why the whole device cannot be set.
+fn out_of_reach(interface: &Interface, source: io::Error) -> Error {
+    let error = Error::os(Step::Defer, "its sysfs cannot be reached", source).on(interface.name());
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => error.hint(
+            "the driver names no NAPI instances, so that the whole device has to be set: \
+             CAP_SYS_ADMIN and CAP_NET_ADMIN are needed, and to be root",
+        ),
+        Some(libc::ENOSYS | libc::ENOENT) => error
+            .with_kind(ErrorKind::Unsupported)
+            .hint("holding interrupts back takes Linux 5.8, and sysfs in the kernel"),
+        _ => error,
+    }
+}
+
 fn failed(interface: &Interface, refusal: NetlinkRefusal) -> Error {
     match refusal.errno {
         Errno::ENODEV => interface.gone(),
@@ -434,58 +429,31 @@ fn failed(interface: &Interface, refusal: NetlinkRefusal) -> Error {
     }
 }
 
-/// A record's content.
-fn written(namespace: &str, interface: &Interface, settings: &[Setting]) -> String {
-    use std::fmt::Write;
-
-    let mut text = format!("{namespace} {}\n", interface.index);
-    for Setting { target, before, set } in settings {
-        let target = match target {
-            Target::Device => "device".into(),
-            Target::Napi(id) => id.to_string(),
-        };
-        writeln!(text, "{target} {} {} {} {}", before.0, before.1, set.0, set.1)
-            .expect("a string takes everything");
-    }
-    text
-}
-
-/// The interface's index and what was set there; `None` if it is of another namespace or version.
-fn read_back(namespace: &str, content: &str) -> Option<(u32, Vec<Setting>)> {
-    let mut lines = content.lines();
-    let (place, index) = lines.next()?.split_once(' ')?;
-    let index = (place == namespace).then(|| index.parse().ok()).flatten()?;
-    let settings = lines.map(|line| {
-        let words: Vec<&str> = line.split(' ').collect();
-        let [target, irqs_before, nanos_before, irqs, nanos] = words[..] else { return None };
-        let target = match target {
-            "device" => Target::Device,
-            id => Target::Napi(id.parse().ok()?),
-        };
-        let before = (irqs_before.parse().ok()?, nanos_before.parse().ok()?);
-        let set = (irqs.parse().ok()?, nanos.parse().ok()?);
-        Some(Setting { target, before, set })
-    });
-    Some((index, settings.collect::<Option<_>>()?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_record_is_read_back() {
-        let interface = Interface { name: "eth0".into(), index: 7 };
-        let settings = [
+        let settings = Settings(vec![
             Setting { target: Target::Device, before: (0, 0), set: (2, 200_000) },
             Setting { target: Target::Napi(513), before: (1, u64::MAX), set: (2, 200_000) },
-        ];
-        let text = written("cookie-4", &interface, &settings);
-        assert_eq!(text, "cookie-4 7\ndevice 0 0 2 200000\n513 1 18446744073709551615 2 200000\n");
-        assert_eq!(read_back("cookie-4", &text), Some((7, settings.to_vec())));
-        assert_eq!(read_back("cookie-5", &text), None);
-        for nonsense in ["", "cookie-4", "cookie-4 x", "cookie-4 7\ndevice 0", "cookie-4 7\n\n"] {
-            assert_eq!(read_back("cookie-4", nonsense), None, "{nonsense:?}");
+        ]);
+        let text = settings.write();
+        assert_eq!(text, "device 0 0 2 200000\n513 1 18446744073709551615 2 200000\n");
+        assert_eq!(Settings::read(&text), Some(settings));
+        for nonsense in ["x", "device 0", "\n", "device 0 0 0 x\n"] {
+            assert_eq!(Settings::read(nonsense), None, "{nonsense:?}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_without_it_is_named() {
+        let interface = Interface { name: "eth0".into(), index: 7 };
+        for errno in [libc::ENOSYS, libc::ENOENT] {
+            let error = out_of_reach(&interface, io::Error::from_raw_os_error(errno));
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains("Linux 5.8"), "{error}");
         }
     }
 

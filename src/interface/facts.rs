@@ -1,6 +1,6 @@
 //! What an interface is and has, as read at one moment.
 
-use std::{fmt, io};
+use std::{fmt, io, path::Path};
 
 use super::{
     Interface,
@@ -9,7 +9,10 @@ use super::{
 };
 use crate::{
     error::{Error, Result, Step},
-    sys::ethtool::{Channels, Ethtool},
+    sys::{
+        ethtool::{Channels, Ethtool},
+        numa::{self, SYSFS},
+    },
 };
 
 /// What an interface is and has. What serves each of its queues: [`Interface::queue_facts`].
@@ -44,6 +47,9 @@ pub struct Facts {
     pub rx_vlan_offload: Option<bool>,
     /// The XDP program that is attached, by anybody.
     pub xdp_program: Option<XdpProgram>,
+    /// The NUMA node at which its device is. `None` where the machine does not say, for virtual interfaces,
+    /// and before Linux 5.14.
+    pub numa_node: Option<u32>,
 }
 
 /// How many receive queues an interface has.
@@ -156,6 +162,15 @@ pub enum XdpProgramMode {
 impl Interface {
     /// What it is and has now.
     ///
+    /// ```
+    /// use xskit::Interface;
+    ///
+    /// let facts = Interface::by_name("lo")?.facts()?;
+    /// println!("{facts}");
+    /// assert!(facts.xdp.is_none_or(|xdp| !xdp.zero_copy), "it has no driver");
+    /// # Ok::<(), xskit::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::LinkGone`](crate::ErrorKind::LinkGone) where it was deleted or moved to another
@@ -187,6 +202,9 @@ impl Interface {
                 features.iter().any(|feature| feature.active && offload::hides_tags(feature))
             }),
             xdp_program: link.xdp,
+            numa_node: link
+                .parent
+                .and_then(|(bus, device)| numa::node_of(Path::new(SYSFS), &bus, &device)),
         })
     }
 
@@ -309,6 +327,7 @@ mod tests {
             xdp: Some(NetdevFeatures { xdp: 0b10_0011, ..Default::default() }.into()),
             rx_vlan_offload: Some(true),
             xdp_program: None,
+            numa_node: None,
         }
     }
 

@@ -2,17 +2,19 @@
 //!
 //! Every question goes to the kernel anew, in the network namespace that the calling thread is in,
 //! so that it is answered rightly after `setns`. What is mounted on `/sys` is not
-//! read, as it keeps showing the old namespace, and no other program is run.
+//! read about interfaces, as it keeps showing the old namespace, and no other program is run.
 
 mod carrier;
 mod deferral;
 mod facts;
+mod flow_table;
 pub(crate) mod netlink;
 mod offload;
 mod promiscuous;
 mod queues;
 mod record;
 mod spread;
+mod stale;
 
 use std::fmt;
 
@@ -21,15 +23,17 @@ use nix::errno::Errno;
 use self::netlink::{Link, NetlinkRefusal};
 use crate::error::{Error, ErrorKind, Result, Step};
 
-pub(crate) use self::spread::failed as steering_failed;
+use self::spread::failed as steering_failed;
 pub use self::{
     deferral::{Deferral, Deferred},
     facts::{Facts, Queues, RxMetadata, TxMetadata, XdpFeatures, XdpProgram, XdpProgramMode},
-    offload::{ChecksumOffload, VlanOffload},
+    offload::{DisabledOffload, Offload},
     promiscuous::Promiscuous,
     queues::{Interrupt, Napi, QueueFacts},
     spread::Spread,
+    stale::{Restored, restore_stale},
 };
+pub(crate) use self::{flow_table::Flows, record::Record, stale::restore_first};
 
 /// A network interface of the calling thread's network namespace.
 ///

@@ -3,7 +3,7 @@
 use std::{fmt, fs, time::Duration};
 
 use super::{Interface, QueueId, netlink};
-use crate::error::Result;
+use crate::{error::Result, sys::cpus::in_list};
 
 /// A receive queue, and what serves it.
 ///
@@ -116,24 +116,11 @@ impl Interrupt {
         // The same in all network namespaces.
         let list = |file: &str| {
             let text = fs::read_to_string(format!("/proc/irq/{number}/{file}")).ok()?;
-            cpus(&text).filter(|cpus| !cpus.is_empty())
+            in_list(&text).filter(|cpus| !cpus.is_empty())
         };
         let cpus = list("effective_affinity_list").or_else(|| list("smp_affinity_list"));
         Self { number, cpus: cpus.unwrap_or_default() }
     }
-}
-
-/// The CPUs of a list such as `0-3,5`.
-fn cpus(list: &str) -> Option<Vec<u32>> {
-    /// More CPUs than any kernel is built for: a range beyond is no list of CPUs.
-    const MOST: u32 = 1 << 16;
-    let mut cpus = Vec::new();
-    for range in list.trim().split(',').filter(|range| !range.is_empty()) {
-        let (from, to) = range.split_once('-').unwrap_or((range, range));
-        let (from, to): (u32, u32) = (from.parse().ok()?, to.parse().ok()?);
-        cpus.extend((to < MOST).then_some(from..=to)?);
-    }
-    Some(cpus)
 }
 
 impl fmt::Display for QueueFacts {
@@ -165,17 +152,6 @@ impl fmt::Display for Interrupt {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lists_of_cpus() {
-        assert_eq!(cpus("0-3,5\n"), Some(vec![0, 1, 2, 3, 5]));
-        assert_eq!(cpus("7\n"), Some(vec![7]));
-        assert_eq!(cpus("\n"), Some(vec![]));
-        assert_eq!(cpus("3-1"), Some(vec![]));
-        for nonsense in ["a", "1-", "-1", "0-4294967295", "1;2"] {
-            assert_eq!(cpus(nonsense), None, "{nonsense}");
-        }
-    }
 
     #[test]
     fn in_words() {

@@ -1,19 +1,26 @@
 //! Which queues RSS spreads packets over.
 
-use std::{fmt, io};
+use std::{fmt, io, path::Path};
 
-use super::{Interface, QueueId};
+use super::{
+    Interface, QueueId,
+    record::Record,
+    stale::{self, Change},
+};
 use crate::{
     error::{Error, ErrorKind, Result, Step},
     sys::ethtool::Ethtool,
 };
 
+/// What is changed, in errors.
+const TABLE: &str = "the RSS indirection table";
+
 /// Keeps RSS to some of an interface's queues, so that packets arrive where there are sockets.
 ///
 /// A NIC hashes each flow to an entry of its indirection table, which names a queue. The guard makes all
 /// entries name the given queues in turn, and dropping it puts the old table back, in the network namespace
-/// in which it was made, unless somebody else has changed it since. A killed process cannot do so:
-/// `ethtool -X eth0 default` does.
+/// in which it was made, unless somebody else has changed it since. After a killed process,
+/// [`restore_stale`](super::restore_stale) does, or `ethtool -X eth0 default`.
 ///
 /// Make it after a program is attached and channels are set: drivers reset the table then.
 ///
@@ -32,9 +39,9 @@ use crate::{
 pub struct Spread {
     ethtool: Ethtool,
     interface: Interface,
-    before: Vec<u32>,
-    set: Vec<u32>,
-    active: u32,
+    /// `None` once restored.
+    table: Option<Indirection>,
+    record: Option<Record>,
 }
 
 impl Spread {
@@ -48,13 +55,20 @@ impl Spread {
     /// [`LinkGone`](ErrorKind::LinkGone) where the interface was deleted. Nothing is changed then.
     pub fn over(interface: &Interface, queues: &[QueueId]) -> Result<Self> {
         let active = interface.active_queues(queues)?;
-        let failed = |source| failed(interface, "the RSS indirection table", source);
+        stale::restore_first();
+        let failed = |source| failed(interface, TABLE, source);
         let ethtool = Ethtool::open().map_err(failed)?;
         let name = ethtool.name_of(interface.index()).map_err(failed)?;
         let before = ethtool.indirection(&name).map_err(failed)?;
         let set = table(before.len(), queues);
-        ethtool.set_indirection(&name, &set).map_err(failed)?;
-        Ok(Self { ethtool, interface: interface.clone(), before, set, active })
+        let all: Vec<QueueId> = (0..active).map(QueueId::new).collect();
+        let default = before == table(before.len(), &all);
+        let table = Indirection { default, before, set: set.clone() };
+        let record = stale::write_down(interface, &table);
+        // From here on dropping it undoes what was done.
+        let spread = Self { ethtool, interface: interface.clone(), table: Some(table), record };
+        spread.ethtool.set_indirection(&name, &set).map_err(failed)?;
+        Ok(spread)
     }
 
     /// The interface.
@@ -70,24 +84,71 @@ impl Spread {
     /// [`Permission`](ErrorKind::Permission) where the process has lost CAP_NET_ADMIN.
     pub fn restore(mut self) -> Result<()> {
         self.undo()
-            .map_err(|source| failed(&self.interface, "the old RSS indirection table", source))
     }
 
-    fn undo(&mut self) -> io::Result<()> {
-        let set = std::mem::take(&mut self.set);
-        if set.is_empty() {
-            return Ok(());
-        }
-        let name = self.ethtool.name_of(self.interface.index())?;
-        if self.ethtool.indirection(&name)? != set {
-            return Ok(());
-        }
-        let all: Vec<QueueId> = (0..self.active).map(QueueId::new).collect();
-        if self.before == table(self.before.len(), &all) {
-            // The default: the driver goes on adapting it when channels change.
-            return self.ethtool.set_indirection(&name, &[]);
-        }
-        self.ethtool.set_indirection(&name, &self.before)
+    /// The file in which it is written down what to restore if this process is killed. `None` where
+    /// `/run/xskit` cannot be written.
+    pub fn record(&self) -> Option<&Path> {
+        self.record.as_ref().map(Record::path)
+    }
+
+    fn undo(&mut self) -> Result<()> {
+        let Some(table) = self.table.take() else { return Ok(()) };
+        let undone = table.undo_by(&self.ethtool, &self.interface);
+        stale::close(self.record.take(), undone)
+    }
+}
+
+/// What the table was, and what was made of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Indirection {
+    /// It was the driver's own, which goes on adapting it when channels change.
+    default: bool,
+    before: Vec<u32>,
+    set: Vec<u32>,
+}
+
+impl Indirection {
+    fn undo_by(&self, ethtool: &Ethtool, interface: &Interface) -> Result<()> {
+        let undo = || {
+            let name = ethtool.name_of(interface.index())?;
+            if ethtool.indirection(&name)? != self.set {
+                return Ok(());
+            }
+            ethtool.set_indirection(&name, if self.default { &[] } else { &self.before })
+        };
+        undo().map_err(|source| failed(interface, TABLE, source))
+    }
+}
+
+impl Change for Indirection {
+    const WHAT: &'static str = "rss";
+
+    /// Whose table it was, the table before, the one that was set: a line for each.
+    fn write(&self) -> String {
+        let whose = if self.default { "default" } else { "own" };
+        let line =
+            |table: &[u32]| table.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        format!("{whose}\n{}\n{}\n", line(&self.before), line(&self.set))
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let lines: Vec<&str> = text.lines().collect();
+        let [whose, before, set] = lines[..] else { return None };
+        let default = match whose {
+            "default" => true,
+            "own" => false,
+            _ => return None,
+        };
+        let table = |line: &str| -> Option<Vec<u32>> {
+            line.split(' ').map(|queue| queue.parse().ok()).collect()
+        };
+        Some(Self { default, before: table(before)?, set: table(set)? })
+    }
+
+    fn undo(&self, interface: &Interface) -> Result<()> {
+        let ethtool = Ethtool::open().map_err(|source| failed(interface, TABLE, source))?;
+        self.undo_by(&ethtool, interface)
     }
 }
 
@@ -100,7 +161,7 @@ impl Drop for Spread {
 
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut queues = self.set.clone();
+        let mut queues: Vec<u32> = self.table.iter().flat_map(|table| table.set.clone()).collect();
         queues.sort_unstable();
         queues.dedup();
         let queues: Vec<String> = queues.iter().map(ToString::to_string).collect();
@@ -113,7 +174,7 @@ fn table(size: usize, queues: &[QueueId]) -> Vec<u32> {
     queues.iter().map(|queue| queue.get()).cycle().take(size).collect()
 }
 
-pub(crate) fn failed(interface: &Interface, what: &'static str, source: io::Error) -> Error {
+pub(super) fn failed(interface: &Interface, what: &'static str, source: io::Error) -> Error {
     let error = Error::os(Step::Steer, format!("{what} cannot be changed"), source);
     match error.raw_os_error() {
         Some(libc::ENODEV | libc::ENXIO) => interface.gone(),
@@ -161,6 +222,26 @@ mod tests {
         assert_eq!(table(8, &queues), [1, 3, 4, 1, 3, 4, 1, 3]);
         assert_eq!(table(2, &queues), [1, 3]);
         assert_eq!(table(0, &queues), []);
+    }
+
+    #[test]
+    fn a_record_is_read_back() {
+        let table = Indirection { default: true, before: vec![0, 1, 0, 1], set: vec![1; 4] };
+        assert_eq!(table.write(), "default\n0 1 0 1\n1 1 1 1\n");
+        assert_eq!(Indirection::read(&table.write()), Some(table));
+        let table = Indirection { default: false, before: vec![3], set: vec![0] };
+        assert_eq!(Indirection::read(&table.write()), Some(table));
+        for nonsense in ["", "own\n0\n", "mine\n0\n1\n", "own\n0\nx\n", "own\n\n\n"] {
+            assert_eq!(Indirection::read(nonsense), None, "{nonsense:?}");
+        }
+    }
+
+    /// Restoring goes as far as the device, which has no table.
+    #[test]
+    fn a_table_that_is_not_there_is_not_restored() {
+        let lo = Interface::by_name("lo").unwrap();
+        let table = Indirection { default: true, before: vec![0], set: vec![0] };
+        assert_eq!(table.undo(&lo).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use aya::maps::{MapData, PerCpuArray};
 
-use super::errors;
+use super::{cpumap::CpuCounters, errors};
 use crate::error::Result;
 
 /// One queue's counters in the BPF maps: a cache line per CPU.
@@ -27,6 +27,9 @@ pub struct Counters {
     /// Redirects that failed, by cause; all queues together. `None` where the kernel's tracepoint
     /// `xdp_redirect_err` is out of reach: before Linux 5.13, or without CAP_PERFMON.
     pub redirect_errors: Option<RedirectErrors>,
+    /// What became of the packets for the [`StackCpus`](super::StackCpus), in their order; these are among
+    /// those that passed to the kernel's stack above. Empty without such CPUs.
+    pub stack_cpus: Vec<CpuCounters>,
 }
 
 /// What the program did with the packets of one queue. Each packet counts in exactly one field.
@@ -116,7 +119,7 @@ fn add(mut sum: Row, row: &Row) -> Row {
 }
 
 /// A row per queue, summed over the CPUs.
-fn rows(map: &PerCpuArray<MapData, Row>) -> impl Iterator<Item = Result<Row>> {
+pub(super) fn rows(map: &PerCpuArray<MapData, Row>) -> impl Iterator<Item = Result<Row>> {
     map.iter().map(|values| {
         let values = values.map_err(|error| errors::map(error, "cannot read the counters"))?;
         Ok(values.iter().fold(Row::default(), add))
@@ -142,5 +145,6 @@ pub(super) fn read(
         other_queues: queues.pop().unwrap_or_default(),
         queues,
         redirect_errors,
+        stack_cpus: Vec::new(),
     })
 }

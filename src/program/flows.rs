@@ -1,8 +1,9 @@
 //! Rules in the NIC: which queue a flow arrives on.
 
 use std::{
-    fmt, io,
+    fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::Path,
 };
 
 use super::{
@@ -12,29 +13,20 @@ use super::{
 use crate::{
     Interface, QueueId,
     error::{Error, ErrorKind, Result, Step},
-    interface::steering_failed,
-    sys::{
-        ethtool::{Ethtool, Feature},
-        steering::{
-            ETHER_FLOW, FLOW_EXT, FlowSpec, IPV4_USER_FLOW, IPV6_USER_FLOW, SCTP_V4_FLOW,
-            SCTP_V6_FLOW, TCP_V4_FLOW, TCP_V6_FLOW, UDP_V4_FLOW, UDP_V6_FLOW,
-        },
+    interface::{Flows, Record},
+    sys::steering::{
+        ETHER_FLOW, FLOW_EXT, FlowSpec, IPV4_USER_FLOW, IPV6_USER_FLOW, SCTP_V4_FLOW, SCTP_V6_FLOW,
+        TCP_V4_FLOW, TCP_V6_FLOW, UDP_V4_FLOW, UDP_V6_FLOW,
     },
 };
-
-/// ethtool's name of the switch that lets a NIC have flow rules.
-const NTUPLE: &str = "rx-ntuple-filter";
-
-/// What the rules are called in errors.
-const RULES: &str = "the flow rules (ntuple)";
 
 /// Keeps flow rules in a NIC, which bring the packets of [`Rules`] to queues with sockets.
 ///
 /// A program's rules choose among the packets of a queue; these choose the queue, in hardware, whatever RSS
 /// would say. Each rule goes to one of the queues, in turn; one that matches both IP versions becomes two.
 /// Dropping the guard takes them away again, and switches the NIC's ntuple filters off if they were, in the
-/// network namespace in which it was made. A killed process cannot do so: `ethtool -u eth0` lists rules,
-/// `ethtool -U eth0 delete N` takes them away.
+/// network namespace in which it was made. After a killed process,
+/// [`restore_stale`](crate::interface::restore_stale) does.
 ///
 /// Make it after a program is attached: rules can vanish then.
 /// [`PortConfig::steer`](crate::PortConfig::steer) does.
@@ -51,13 +43,7 @@ const RULES: &str = "the flow rules (ntuple)";
 #[doc(alias = "ETHTOOL_SRXCLSRLINS")]
 #[derive(Debug)]
 #[must_use = "dropping it takes the rules away"]
-pub struct FlowRules {
-    ethtool: Ethtool,
-    interface: Interface,
-    locations: Vec<u32>,
-    /// Switched on by us.
-    ntuple: Option<Feature>,
-}
+pub struct FlowRules(Flows);
 
 impl FlowRules {
     /// Brings the packets that these rules match to these queues, a queue for each rule, in turn.
@@ -88,28 +74,17 @@ impl FlowRules {
                 specs.push(spec);
             }
         }
-        let failed = |source| steering_failed(interface, RULES, source);
-        let ethtool = Ethtool::open().map_err(failed)?;
-        let name = ethtool.name_of(interface.index()).map_err(failed)?;
-        let ntuple = switch_on(&ethtool, &name).map_err(failed)?;
-        // From here on dropping it undoes what was done.
-        let mut installed =
-            Self { ethtool, interface: interface.clone(), locations: Vec::new(), ntuple };
-        for spec in specs {
-            let location = installed.ethtool.insert_flow(&name, &spec).map_err(failed)?;
-            installed.locations.push(location);
-        }
-        Ok(installed)
+        Flows::install(interface, &specs).map(Self)
     }
 
     /// The interface.
     pub fn interface(&self) -> &Interface {
-        &self.interface
+        self.0.interface()
     }
 
     /// Where the rules are in the NIC's table, as `ethtool -u` numbers them.
     pub fn locations(&self) -> &[u32] {
-        &self.locations
+        self.0.locations()
     }
 
     /// Takes the rules away. What dropping does, with its error.
@@ -119,55 +94,20 @@ impl FlowRules {
     /// [`LinkGone`](ErrorKind::LinkGone) where the interface was deleted,
     /// [`Permission`](ErrorKind::Permission) where the process has lost CAP_NET_ADMIN.
     pub fn remove(mut self) -> Result<()> {
-        self.undo().map_err(|source| steering_failed(&self.interface, RULES, source))
+        self.0.undo()
     }
 
-    fn undo(&mut self) -> io::Result<()> {
-        let locations = std::mem::take(&mut self.locations);
-        let ntuple = self.ntuple.take();
-        if locations.is_empty() && ntuple.is_none() {
-            return Ok(());
-        }
-        let name = self.ethtool.name_of(self.interface.index())?;
-        let mut outcome = Ok(());
-        for location in locations {
-            match self.ethtool.delete_flow(&name, location) {
-                // Vanished by itself, or somebody else took it away.
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
-                Err(error) => outcome = Err(error),
-                Ok(()) => {}
-            }
-        }
-        if let Some(feature) = ntuple {
-            self.ethtool.set_features(&name, &[feature], false)?;
-        }
-        outcome
-    }
-}
-
-impl Drop for FlowRules {
-    fn drop(&mut self) {
-        // Nobody is left to be told: `remove` is for those who want to know.
-        self.undo().ok();
+    /// The file in which it is written down what to take away if this process is killed. `None` where
+    /// `/run/xskit` cannot be written.
+    pub fn record(&self) -> Option<&Path> {
+        self.0.record().map(Record::path)
     }
 }
 
 impl fmt::Display for FlowRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} flow rules in {}", self.locations.len(), self.interface)
+        write!(f, "{} flow rules in {}", self.locations().len(), self.interface())
     }
-}
-
-/// Switches ntuple filters on, where they are off and can be; what was switched.
-fn switch_on(ethtool: &Ethtool, interface: &str) -> io::Result<Option<Feature>> {
-    let features = ethtool.features(interface)?;
-    let off = features
-        .into_iter()
-        .find(|feature| feature.name == NTUPLE && !feature.active && feature.changeable);
-    if let Some(feature) = &off {
-        ethtool.set_features(interface, std::slice::from_ref(feature), true)?;
-    }
-    Ok(off)
 }
 
 /// A rule as the kernel's flow specifications, or why it cannot be one, and what to do.

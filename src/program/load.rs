@@ -18,6 +18,7 @@ use nix::errno::Errno;
 use super::{
     AttachMode, Program, ProgramOptions,
     counters::{self, Counters, Row},
+    cpumap::{self, CpuMap},
     errors,
     map::SocketMap,
     rules::Rules,
@@ -38,6 +39,7 @@ const TRACEPOINT: &str = "xskit_redirect_err";
 const SOCKETS: &str = "SOCKETS";
 const QUEUES: &str = "QUEUES";
 const ERRORS: &str = "ERRORS";
+const SOCKETS_ID: &str = "SOCKETS_ID";
 
 /// The XDP program, loaded into the kernel and so verified, but not attached to any interface.
 ///
@@ -54,6 +56,7 @@ pub struct Loaded {
     socket_map: SocketMap,
     queues: PerCpuArray<MapData, Row>,
     redirect_errors: Option<RedirectErrors>,
+    cpumap: Option<CpuMap>,
 }
 
 /// The maps that a program leaves to the next one in its place.
@@ -170,6 +173,9 @@ impl Loaded {
             return Err(Error::invalid("a program for 0 sockets redirects nothing")
                 .hint("as many as the interface has queues"));
         }
+        if let Some(cpus) = &options.stack_cpus {
+            cpus.check()?;
+        }
         let mut generation = prepare(&object, &tables, options)?;
         let kept = match kept {
             Some(kept) => {
@@ -184,7 +190,9 @@ impl Loaded {
         finish(&mut generation)?;
         let socket_map = SocketMap::from_data(take(&mut generation, SOCKETS)?)?;
         let queues = counter_rows(&mut generation, QUEUES)?;
-        let redirect_errors = listen(&mut generation, kept.sockets.as_fd());
+        let redirect_errors = listen(&mut generation, kept.sockets.as_fd())?;
+        let cpus = options.stack_cpus.as_ref();
+        let cpumap = cpus.map(|cpus| CpuMap::start(&mut generation, cpus)).transpose()?;
         Ok(Self {
             object,
             options: options.clone(),
@@ -194,6 +202,7 @@ impl Loaded {
             socket_map,
             queues,
             redirect_errors,
+            cpumap,
         })
     }
 
@@ -225,6 +234,9 @@ impl Loaded {
         let tables = Tables::compile(rules)?;
         let mut next = prepare(&self.object, &tables, &self.options)?;
         self.kept.replace_in(&mut next)?;
+        if let Some(cpumap) = &self.cpumap {
+            cpumap.replace_in(&mut next)?;
+        }
         finish(&mut next)?;
         put_in_place(program_fd(&next)?)?;
         self.generation = next;
@@ -239,7 +251,12 @@ impl Loaded {
 
     /// What became of the packets so far.
     pub fn counters(&self) -> Result<Counters> {
-        counters::read(&self.queues, self.redirect_errors.as_ref().map(|errors| &errors.counts))
+        let errors = self.redirect_errors.as_ref().map(|errors| &errors.counts);
+        let mut counters = counters::read(&self.queues, errors)?;
+        if let Some(cpumap) = &self.cpumap {
+            counters.stack_cpus = cpumap.counters()?;
+        }
+        Ok(counters)
     }
 
     /// What the kernel says about the program.
@@ -281,7 +298,7 @@ fn embedded(options: &ProgramOptions) -> Cow<'static, [u8]> {
     Cow::Borrowed(if options.frags { FRAGS } else { PLAIN })
 }
 
-fn no_such_map(name: &str) -> Error {
+pub(super) fn no_such_map(name: &str) -> Error {
     errors::corrupt(format!("no map {name}"))
 }
 
@@ -292,18 +309,21 @@ fn take(ebpf: &mut Ebpf, name: &str) -> Result<MapData> {
     }
 }
 
-fn duplicate(ebpf: &Ebpf, name: &str) -> Result<OwnedFd> {
+pub(super) fn duplicate(ebpf: &Ebpf, name: &str) -> Result<OwnedFd> {
     match ebpf.map(name) {
-        Some(Map::XskMap(data) | Map::PerCpuArray(data)) => {
-            data.fd().as_fd().try_clone_to_owned().map_err(|error| {
-                Error::os(Step::LoadProgram, "cannot duplicate a descriptor", error)
-            })
+        Some(Map::XskMap(data) | Map::PerCpuArray(data) | Map::CpuMap(data)) => {
+            duplicate_fd(data.fd().as_fd())
         }
         _ => Err(no_such_map(name)),
     }
 }
 
-fn counter_rows(ebpf: &mut Ebpf, name: &str) -> Result<PerCpuArray<MapData, Row>> {
+fn duplicate_fd(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
+    fd.try_clone_to_owned()
+        .map_err(|error| Error::os(Step::LoadProgram, "cannot duplicate a descriptor", error))
+}
+
+pub(super) fn counter_rows(ebpf: &mut Ebpf, name: &str) -> Result<PerCpuArray<MapData, Row>> {
     let map = ebpf.take_map(name).ok_or_else(|| no_such_map(name))?;
     PerCpuArray::try_from(map).map_err(|error| errors::corrupt(format!("map {name}: {error}")))
 }
@@ -339,6 +359,8 @@ fn prepare(object: &[u8], tables: &Tables, options: &ProgramOptions) -> Result<E
         .override_global("DESTINATION_ANY", &tables.destinations.any, true)
         .override_global("SOURCE_PORT_ANY", &tables.source_ports.any, true)
         .override_global("DESTINATION_PORT_ANY", &tables.destination_ports.any, true);
+    let cpus = cpumap::Prepared::new(options.stack_cpus.as_ref());
+    cpumap::prepare(&mut loader, &cpus);
     // aya slices by offsets that it finds in the object: a corrupt one makes it panic.
     let mut ebpf = panic::catch_unwind(panic::AssertUnwindSafe(|| loader.load(object)))
         .map_err(|_| errors::corrupt("its sections do not fit together"))?
@@ -353,6 +375,9 @@ fn prepare(object: &[u8], tables: &Tables, options: &ProgramOptions) -> Result<E
     fill_trie(&mut ebpf, "SOURCES_V6", tables.sources.v6())?;
     fill_trie(&mut ebpf, "DESTINATIONS_V4", tables.destinations.v4())?;
     fill_trie(&mut ebpf, "DESTINATIONS_V6", tables.destinations.v6())?;
+    if let Some(cpus) = &options.stack_cpus {
+        cpumap::fill(&mut ebpf, cpus)?;
+    }
     Ok(ebpf)
 }
 
@@ -399,17 +424,31 @@ fn fill_trie<const N: usize>(
 }
 
 /// Counts redirects that fail, where the kernel lets us: it needs CAP_PERFMON and Linux 5.13.
-/// Where it does not, the counter is absent, and everything else works.
-fn listen(ebpf: &mut Ebpf, sockets: BorrowedFd<'_>) -> Option<RedirectErrors> {
-    let sockets = MapData::from_fd(sockets.try_clone_to_owned().ok()?).ok()?;
-    let id = sockets.info().ok()?.id();
-    let mut own: Array<_, u32> = ebpf.map_mut("SOCKETS_ID")?.try_into().ok()?;
-    own.set(0, id, 0).ok()?;
-    let program: &mut RawTracePoint = ebpf.program_mut(TRACEPOINT)?.try_into().ok()?;
-    program.load().ok()?;
-    let link = program.attach("xdp_redirect_err").ok()?;
-    let link = program.take_link(link).ok()?;
-    Some(RedirectErrors { counts: counter_rows(ebpf, ERRORS).ok()?, _link: link })
+/// Where it does not, the counter is absent, and everything else works. A limit that was reached is no such
+/// place: whoever has room finds the counter.
+fn listen(ebpf: &mut Ebpf, sockets: BorrowedFd<'_>) -> Result<Option<RedirectErrors>> {
+    match try_listen(ebpf, sockets) {
+        Ok(errors) => Ok(Some(errors)),
+        Err(error) if error.kind() == ErrorKind::Limit => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+fn try_listen(ebpf: &mut Ebpf, sockets: BorrowedFd<'_>) -> Result<RedirectErrors> {
+    let asked = |error| errors::map(error, "cannot ask what the map is");
+    let sockets = MapData::from_fd(duplicate_fd(sockets)?).map_err(asked)?;
+    let id = sockets.info().map_err(asked)?.id();
+    let own = ebpf.map_mut(SOCKETS_ID).ok_or_else(|| no_such_map(SOCKETS_ID))?;
+    let mut own: Array<_, u32> = own.try_into().map_err(errors::table)?;
+    own.set(0, id, 0).map_err(errors::table)?;
+    let program = ebpf
+        .program_mut(TRACEPOINT)
+        .ok_or_else(|| errors::corrupt("no program for the tracepoint"))?;
+    let program: &mut RawTracePoint = program.try_into().map_err(errors::program)?;
+    program.load().map_err(errors::program)?;
+    let link = program.attach("xdp_redirect_err").map_err(errors::program)?;
+    let link = program.take_link(link).map_err(errors::program)?;
+    Ok(RedirectErrors { counts: counter_rows(ebpf, ERRORS)?, _link: link })
 }
 
 /// The refusal of an attachment, with what the kernel says in its netlink answer and what to do.

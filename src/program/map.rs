@@ -5,7 +5,6 @@ use std::{
     fmt,
     os::fd::{AsRawFd, BorrowedFd, OwnedFd},
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use aya::maps::{Map, MapData, MapError, XskMap};
@@ -14,6 +13,7 @@ use super::errors;
 use crate::{
     error::{Error, ErrorKind, Result, Step},
     interface::QueueId,
+    sync::{self, Arc, Mutex, MutexGuard},
 };
 
 /// A BPF map of AF_XDP sockets, keyed by queue: that of the embedded program, or one of your own.
@@ -137,7 +137,7 @@ impl SocketMap {
 impl Shared {
     /// A panic elsewhere leaves the state as whole as it was: each change is one call.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.state)
     }
 }
 

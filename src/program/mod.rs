@@ -2,7 +2,7 @@
 //!
 //! A packet that matches the [`Rules`] is redirected to the socket of the queue it arrived on; all
 //! others, and those of a queue without a socket, pass to the kernel's network stack as if there was
-//! no program.
+//! no program, or on other CPUs: [`StackCpus`].
 //!
 //! [`Program::attach`] loads and attaches it, [`Program::set_rules`] exchanges the rules while packets
 //! flow: a program with the new rules is loaded beside the one in force, on the same map of sockets
@@ -16,12 +16,15 @@
 //! With an XDP program of your own, the [`SocketMap`] alone is enough: from aya, a pin, or a descriptor.
 
 mod counters;
+mod cpumap;
 mod errors;
 mod flows;
+mod letting_go;
 mod load;
 mod map;
 mod pin;
 mod rules;
+mod stack;
 mod tables;
 mod vlan;
 
@@ -29,24 +32,26 @@ use std::{
     fmt, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use self::vlan::show_tags;
 pub use self::{
     counters::{Counters, QueueCounters, RedirectErrors},
+    cpumap::{CpuCounters, CpuQueueCounters, CpuThreadCounters},
     flows::FlowRules,
     load::{Loaded, ProgramInfo},
     map::{MapEntry, SocketMap},
     rules::{MAX_RULES, Prefix, Rule, Rules},
+    stack::{CpuSpread, StackCpus},
     vlan::VlanTags,
 };
+use self::{letting_go::LettingGo, vlan::show_tags};
 use crate::{
-    error::{Error, Result, Step},
+    error::{Error, ErrorKind, Result, Step},
     interface::{
-        Interface, VlanOffload,
+        DisabledOffload, Interface,
         netlink::{self, NetlinkRefusal},
     },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, lock},
     sys,
 };
 
@@ -104,12 +109,14 @@ pub struct ProgramOptions {
     pub sockets: u32,
     /// What rules on VLANs may take for granted.
     pub vlan_tags: VlanTags,
+    /// CPUs on which the kernel's stack gets what no socket takes; `None`: the CPU that receives it.
+    pub stack_cpus: Option<StackCpus>,
 }
 
 impl Default for ProgramOptions {
     /// 64 queues, each packet in one buffer.
     fn default() -> Self {
-        Self { frags: false, sockets: 64, vlan_tags: VlanTags::Check }
+        Self { frags: false, sockets: 64, vlan_tags: VlanTags::Check, stack_cpus: None }
     }
 }
 
@@ -155,14 +162,19 @@ impl Program {
         let attempt = |attached: Attached| {
             sys::bpf::xdp_link_create(program, interface.index(), attached.flags())
         };
+        let generic = || {
+            if loaded.options().stack_cpus.is_some() {
+                StackCpus::check_mode(Attached::Generic)
+                    .map_err(|error| error.on(interface.name()))?;
+            }
+            Ok((Attached::Generic, attempt(Attached::Generic)))
+        };
         let (attached, result) = match mode {
             AttachMode::Native => (Attached::Native, attempt(Attached::Native)),
-            AttachMode::Generic => (Attached::Generic, attempt(Attached::Generic)),
+            AttachMode::Generic => generic()?,
             AttachMode::Auto => match attempt(Attached::Native) {
                 // As the kernel itself would choose: any other refusal has a cause to be seen.
-                Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-                    (Attached::Generic, attempt(Attached::Generic))
-                }
+                Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => generic()?,
                 result => (Attached::Native, result),
             },
         };
@@ -213,7 +225,7 @@ impl Program {
 
     /// Drops a guard once the program is detached.
     pub(crate) fn keep(&self, guard: impl fmt::Debug + Send + Sync + 'static) {
-        let mut guards = self.attachment.0.guards.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guards = lock(&self.attachment.0.guards);
         guards.push(Box::new(guard));
     }
 
@@ -224,27 +236,27 @@ impl Program {
     /// # Errors
     ///
     /// `InvalidInput` for rules that contradict themselves, `Unsupported` for rules on VLANs where
-    /// the NIC hides the tags. After any error, the old rules hold.
+    /// the NIC hides the tags, `NotFound` where somebody else has detached the program, or the interface was
+    /// deleted. After any error, the old rules hold.
     pub fn set_rules(&self, rules: &Rules) -> Result<()> {
         // Before an offload is switched off for rules that cannot be.
         rules.check().map_err(|error| error.on(self.interface.name()))?;
-        let mut vlan_offload =
-            self.attachment.0.vlan_offload.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut vlan_offload = lock(&self.attachment.0.vlan_offload);
         if vlan_offload.is_none() {
             *vlan_offload = show_tags(&self.interface, rules.use_vlans(), self.vlan_tags)?;
         }
+        drop(vlan_offload);
+        self.attachment.0.note_offload();
         self.loaded()
             .exchange(rules, |program| {
-                sys::bpf::link_update(self.attachment.as_fd(), program).map_err(|error| {
-                    Error::os(Step::Rules, "the kernel refuses to exchange the program", error)
-                })
+                sys::bpf::link_update(self.attachment.as_fd(), program).map_err(refused_exchange)
             })
             .map_err(|error| error.on(self.interface.name()))
     }
 
     /// What became of the packets since the program was attached.
     pub fn counters(&self) -> Result<Counters> {
-        self.loaded().counters()
+        self.loaded().counters().map_err(|error| error.on(self.interface.name()))
     }
 
     /// What the kernel says about the program in force.
@@ -254,7 +266,7 @@ impl Program {
 
     /// A panic elsewhere leaves the program as whole as it was: an exchange ends with one assignment.
     fn loaded(&self) -> MutexGuard<'_, Loaded> {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.loaded)
     }
 }
 
@@ -276,16 +288,42 @@ pub struct Attachment(Arc<Attaching>);
 #[derive(Debug)]
 struct Attaching {
     link: OwnedFd,
-    vlan_offload: Mutex<Option<VlanOffload>>,
+    vlan_offload: Mutex<Option<DisabledOffload>>,
     guards: Mutex<Vec<Box<dyn fmt::Debug + Send + Sync>>>,
+    letting_go: LettingGo,
     /// The directory of a bpffs in which the link lives on.
     pinned: Mutex<Option<PathBuf>>,
 }
 
 impl Attachment {
-    fn new(link: OwnedFd, vlan_offload: Option<VlanOffload>, pinned: Option<PathBuf>) -> Self {
+    fn new(link: OwnedFd, vlan_offload: Option<DisabledOffload>, pinned: Option<PathBuf>) -> Self {
         let (vlan_offload, pinned) = (Mutex::new(vlan_offload), Mutex::new(pinned));
-        Self(Arc::new(Attaching { link, vlan_offload, guards: Mutex::default(), pinned }))
+        let (guards, letting_go) = (Mutex::default(), LettingGo::default());
+        let attaching = Attaching { link, vlan_offload, guards, letting_go, pinned };
+        attaching.note_offload();
+        Self(Arc::new(attaching))
+    }
+
+    /// A zero-copy socket has a share: the kernel has to have let go of its queue before the program is
+    /// detached.
+    pub(crate) fn expect_zero_copy(&self) {
+        self.0.letting_go.expect();
+    }
+
+    /// A zero-copy socket that has a share is about to be closed. Where others may have a descriptor of it,
+    /// its end is not sure.
+    pub(crate) fn zero_copy_ends(&self, ifindex: u32, queue: u32, is_shared: bool) {
+        self.0.letting_go.begin(ifindex, queue, is_shared);
+    }
+}
+
+impl Attaching {
+    /// While the program is pinned, it stays when the process is killed, and with it the rules that need
+    /// the tags: then nobody shall switch the offload on again.
+    fn note_offload(&self) {
+        if let Some(offload) = &mut *lock(&self.vlan_offload) {
+            offload.set_recorded(lock(&self.pinned).is_none());
+        }
     }
 }
 
@@ -295,7 +333,9 @@ impl Drop for Attaching {
         let pinned = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
         // The program stays, and with it the rules that need the tags.
         if pinned.is_some() {
-            vlan_offload.take().into_iter().for_each(VlanOffload::leave_off);
+            vlan_offload.take().into_iter().for_each(DisabledOffload::leave_off);
+        } else {
+            self.letting_go.wait();
         }
     }
 }
@@ -305,6 +345,19 @@ impl AsFd for Attachment {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.link.as_fd()
     }
+}
+
+fn refused_exchange(source: io::Error) -> Error {
+    if source.raw_os_error() == Some(libc::ENOLINK) {
+        return Error::os(
+            Step::Rules,
+            "the program was detached by somebody else, or its interface was deleted",
+            source,
+        )
+        .with_kind(ErrorKind::NotFound)
+        .hint("drop it and its sockets, and open anew");
+    }
+    Error::os(Step::Rules, "the kernel refuses to exchange the program", source)
 }
 
 /// Asks again in the older way of attaching, which tells the kernel's or the driver's own words: a
@@ -328,4 +381,39 @@ fn ask_why(
     // Refused a moment ago, accepted now; without a link it would outlive the process.
     drop(netlink::detach_xdp(interface.index(), attached.flags()));
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interface::{Offload, netlink::with_veth};
+
+    /// A pinned program stays when its process is killed, and needs the tags: then nobody shall switch the
+    /// offload on again.
+    #[test]
+    fn an_offload_is_written_down_while_the_program_ends_with_its_process() {
+        with_veth(|program| {
+            let va = Interface::by_name("va").unwrap();
+            let record = |attachment: &Attachment| {
+                let offload = lock(&attachment.0.vlan_offload);
+                offload.as_ref().unwrap().record().map(std::path::Path::to_owned)
+            };
+            let offload = Offload::RxVlan.disable(&va).unwrap();
+            let written = offload.record().expect("root can").to_owned();
+            let attachment = Attachment::new(program, Some(offload), Some("/pinned".into()));
+            assert_eq!(record(&attachment), None);
+            assert!(!written.exists());
+            // Unpinned.
+            *lock(&attachment.0.pinned) = None;
+            attachment.0.note_offload();
+            let written = record(&attachment).expect("as before");
+            assert!(written.exists());
+            // Pinned again, it is left off for good at the end.
+            *lock(&attachment.0.pinned) = Some("/pinned".into());
+            attachment.0.note_offload();
+            assert!(!written.exists());
+            drop(attachment);
+            assert_eq!(va.facts().unwrap().rx_vlan_offload, Some(false));
+        });
+    }
 }

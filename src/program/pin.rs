@@ -13,7 +13,7 @@ use std::{
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use super::{
-    AttachMode, Attached, Attachment, Loaded, Program, ProgramOptions, Rules, errors,
+    AttachMode, Attached, Attachment, Loaded, Program, ProgramOptions, Rules, StackCpus, errors,
     vlan::show_tags,
 };
 use crate::{
@@ -29,7 +29,8 @@ const QUEUES: &str = "queues";
 const LINK: &str = "link";
 
 /// How to come by a bpffs.
-const MOUNT: &str = "a bpffs is needed: mount -t bpf bpf /sys/fs/bpf";
+const MOUNT: &str = "a bpffs is needed: mount -t bpf bpf /sys/fs/bpf; `ip netns exec` hides what is \
+                     mounted below /sys, so that it has to be at another place there";
 
 impl Program {
     /// Pins the program: its link and its maps become files of this directory of a bpffs, which is made
@@ -87,6 +88,8 @@ impl Program {
             done.push(path);
         }
         *pinned = Some(directory.to_owned());
+        drop(pinned);
+        self.attachment.0.note_offload();
         Ok(())
     }
 
@@ -116,6 +119,9 @@ impl Program {
         let (interface, attached) =
             whereabouts(link.as_fd()).map_err(|error| at(gone(error, directory)))?;
         let named = |error: Error| error.on(interface.name());
+        if options.stack_cpus.is_some() {
+            StackCpus::check_mode(attached).map_err(named)?;
+        }
         let vlan_offload = show_tags(&interface, rules.use_vlans(), options.vlan_tags)?;
         let loaded = Loaded::on_maps(rules, options, sockets, queues).map_err(named)?;
         sys::bpf::link_update(link.as_fd(), loaded.program_fd()?).map_err(|error| {
@@ -138,6 +144,8 @@ impl Program {
         let Some(directory) = &*pinned else { return Ok(()) };
         remove(directory).map_err(|error| self.named(error, directory))?;
         *pinned = None;
+        drop(pinned);
+        self.attachment.0.note_offload();
         Ok(())
     }
 

@@ -161,7 +161,7 @@ impl Rule {
     /// packet without a tag matches no VLAN.
     ///
     /// XDP sees no tag that the NIC has taken out of the packet: rules with VLANs are refused there
-    /// until [`VlanOffload::disable`](crate::interface::VlanOffload::disable). On veth, the sender's
+    /// until [`Offload::RxVlan`](crate::interface::Offload::RxVlan) is off. On veth, the sender's
     /// transmit offload hides it.
     pub fn vlan(mut self, id: u16) -> Self {
         self.vlan = Some(id);

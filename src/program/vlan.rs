@@ -2,7 +2,7 @@
 
 use crate::{
     error::{Error, ErrorKind, Result, Step},
-    interface::{Interface, VlanOffload},
+    interface::{DisabledOffload, Interface, Offload},
 };
 
 /// What rules on VLANs may take for granted.
@@ -24,7 +24,7 @@ pub(super) fn show_tags(
     interface: &Interface,
     needed: bool,
     tags: VlanTags,
-) -> Result<Option<VlanOffload>> {
+) -> Result<Option<DisabledOffload>> {
     if !needed || tags == VlanTags::Visible {
         return Ok(None);
     }
@@ -41,5 +41,5 @@ pub(super) fn show_tags(
              VlanTags::Visible",
         ));
     }
-    VlanOffload::disable(interface).map(Some)
+    Offload::RxVlan.disable(interface).map(Some)
 }

@@ -48,6 +48,7 @@ impl<T: Pod> Consumer<T> {
         consumer
     }
 
+    #[inline]
     pub(crate) fn indices(&self) -> &Indices {
         self.ring.indices()
     }
@@ -57,6 +58,7 @@ impl<T: Pod> Consumer<T> {
         self.next
     }
 
+    #[inline]
     fn look(&mut self) {
         // Acquire: the slots that the producer publishes are read after its index.
         let producer = self.indices().producer().load(Ordering::Acquire);
@@ -68,9 +70,10 @@ impl<T: Pod> Consumer<T> {
     }
 
     /// How many entries can be read: `wanted` or more where a fresh look finds as many.
-    pub(crate) fn available(&mut self, wanted: u32) -> u32 {
+    #[inline]
+    pub(crate) fn available(&mut self, wanted: usize) -> u32 {
         let available = self.limit.wrapping_sub(self.next);
-        if available >= wanted {
+        if available as usize >= wanted {
             return available;
         }
         self.look();
@@ -79,7 +82,7 @@ impl<T: Pod> Consumer<T> {
 
     /// What lies in the ring, at the end.
     pub(crate) fn into_ready(mut self) -> Vec<T> {
-        let ready = self.peek(u32::MAX);
+        let ready = self.peek(usize::MAX);
         let (before, after) = ready.slices();
         let all = [before, after].concat();
         ready.release();
@@ -87,8 +90,10 @@ impl<T: Pod> Consumer<T> {
     }
 
     /// See [`ConsumerRing::peek`].
-    pub(crate) fn peek(&mut self, count: u32) -> Peeked<'_, T> {
-        let count = self.available(count).min(count);
+    #[inline]
+    pub(crate) fn peek(&mut self, count: usize) -> Peeked<'_, T> {
+        let available = self.available(count);
+        let count = u32::try_from(count.min(available as usize)).unwrap_or(available);
         Peeked { ring: self, count }
     }
 }
@@ -111,7 +116,13 @@ impl<T: Pod> Peeked<'_, T> {
         self.count == 0
     }
 
+    /// Whether these are as many as the ring has slots: no more can come before some are released.
+    pub(crate) fn fill_the_ring(&self) -> bool {
+        self.count == self.ring.indices().size()
+    }
+
     /// The entries, before and after the wrap.
+    #[inline]
     pub fn slices(&self) -> (&[T], &[T]) {
         // SAFETY: published by `Consumer::available`; not released before this guard is consumed.
         unsafe { self.ring.ring.slices(self.ring.next, self.count) }
@@ -124,12 +135,14 @@ impl<T: Pod> Peeked<'_, T> {
     }
 
     /// Gives the slots back to the kernel; returns how many.
+    #[inline]
     pub fn release(self) -> usize {
         let count = self.len();
         self.release_first(count)
     }
 
     /// Gives back the first `count` slots, or all where there are fewer; the rest stays in the ring.
+    #[inline]
     pub fn release_first(self, count: usize) -> usize {
         let count = u32::try_from(count).unwrap_or(u32::MAX).min(self.count);
         let next = self.ring.next.wrapping_add(count);
@@ -163,8 +176,9 @@ impl<'a, T: Pod> ConsumerRing<'a, T> {
 
     /// Looks at as many entries as there are, at most `count`, possibly none.
     #[doc(alias = "xsk_ring_cons__peek")]
+    #[inline]
     pub fn peek(&mut self, count: usize) -> Peeked<'_, T> {
-        self.ring.peek(u32::try_from(count).unwrap_or(u32::MAX))
+        self.ring.peek(count)
     }
 
     /// Looks at exactly `count` entries, or at none.

@@ -3,7 +3,7 @@
 use std::{any::Any, fmt, io, marker::PhantomData, mem, mem::MaybeUninit, os::fd::BorrowedFd};
 use std::{ptr::NonNull, slice};
 
-use super::RingSize;
+use super::{RingSize, watch::Watch};
 use crate::{
     sync::{Arc, AtomicU32, Ordering},
     sys::{
@@ -34,20 +34,24 @@ unsafe impl Send for Indices {}
 unsafe impl Sync for Indices {}
 
 impl Indices {
+    #[inline]
     pub(crate) fn size(&self) -> u32 {
         self.mask.wrapping_add(1)
     }
 
+    #[inline]
     pub(super) fn producer(&self) -> &AtomicU32 {
         // SAFETY: points to a live atomic by the contract of `RingMemory::new`, and kept by the keeper.
         unsafe { self.producer.as_ref() }
     }
 
+    #[inline]
     pub(super) fn consumer(&self) -> &AtomicU32 {
         // SAFETY: points to a live atomic by the contract of `RingMemory::new`, and kept by the keeper.
         unsafe { self.consumer.as_ref() }
     }
 
+    #[inline]
     fn flags(&self) -> &AtomicU32 {
         // SAFETY: points to a live atomic by the contract of `RingMemory::new`, and kept by the keeper.
         unsafe { self.flags.as_ref() }
@@ -55,6 +59,7 @@ impl Indices {
 
     /// How many entries lie in the ring, by a look at both indices. Clamped to the size: indices that
     /// the other side wrote are input.
+    #[inline]
     pub(crate) fn level(&self) -> u32 {
         let consumer = self.consumer().load(Ordering::Acquire);
         let producer = self.producer().load(Ordering::Acquire);
@@ -62,6 +67,7 @@ impl Indices {
     }
 
     /// Whether the kernel waits for a call before it looks at the ring again.
+    #[inline]
     pub(crate) fn needs_wakeup(&self) -> bool {
         self.flags().load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
@@ -83,11 +89,40 @@ impl fmt::Debug for Indices {
     }
 }
 
+/// Where the parts of a ring begin in its mapping, and the mapping's length.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) producer: usize,
+    pub(super) consumer: usize,
+    pub(super) flags: usize,
+    pub(super) slots: usize,
+    pub(super) len: usize,
+}
+
+/// The kernel's layout is input: none, where a part is not aligned, does not lie in the mapping, or among the
+/// slots.
+pub(super) fn layout<T>(offsets: &RingOffset, size: RingSize) -> Option<Layout> {
+    let at = |offset: u64, align: usize| {
+        usize::try_from(offset).ok().filter(|offset| offset.is_multiple_of(align))
+    };
+    let slots = at(offsets.desc, 8)?;
+    let index = |offset: u64| at(offset, 4).filter(|at| *at < slots);
+    Some(Layout {
+        producer: index(offsets.producer)?,
+        consumer: index(offsets.consumer)?,
+        flags: index(offsets.flags)?,
+        slots,
+        // A mapping has at most isize::MAX bytes; the kernel refuses a longer one.
+        len: slots.checked_add(size.get() as usize * mem::size_of::<T>())?,
+    })
+}
+
 /// A ring in shared memory: its indices and its slots.
 #[derive(Clone, Debug)]
 pub(crate) struct RingMemory<T> {
     indices: Indices,
     slots: NonNull<T>,
+    watch: Watch,
     _slots: PhantomData<T>,
 }
 
@@ -112,7 +147,7 @@ impl<T: bytemuck::Pod> RingMemory<T> {
     ) -> Self {
         let mask = size.get() - 1;
         let indices = Indices { producer, consumer, flags, mask, _keeper: keeper };
-        Self { indices, slots, _slots: PhantomData }
+        Self { indices, slots, watch: Watch::new(size.get()), _slots: PhantomData }
     }
 
     /// Maps a ring of a socket, whose size has been set.
@@ -122,22 +157,20 @@ impl<T: bytemuck::Pod> RingMemory<T> {
         size: RingSize,
         offsets: &RingOffset,
     ) -> io::Result<Self> {
-        // The kernel's layout is input: what does not lie in the mapping is not touched.
-        let at = |offset: u64| usize::try_from(offset).map_err(|_| io::ErrorKind::InvalidData);
-        let slots = at(offsets.desc)?;
-        let len = slots + size.get() as usize * mem::size_of::<T>();
-        let (producer, consumer) = (at(offsets.producer)?, at(offsets.consumer)?);
-        let flags = at(offsets.flags)?;
-        let aligned = [producer, consumer, flags].iter().all(|at| at % 4 == 0) && slots % 8 == 0;
-        if !aligned || producer.max(consumer).max(flags) + 4 > slots {
+        if cfg!(all(test, loom)) {
+            // A model's atomics are no words that a kernel could share.
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let Some(Layout { producer, consumer, flags, slots, len }) = layout::<T>(offsets, size)
+        else {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!("a ring laid out as {offsets:?}"),
             ));
-        }
+        };
         let mapping = xsk::map_ring(socket, kind, len)?;
         let start = mapping.start();
-        // SAFETY: all four lie in the mapping and are aligned, by the check above and since a mapping
+        // SAFETY: all four lie in the mapping and are aligned, by the check in `layout` and since a mapping
         // starts at a page; its bytes are initialised by the kernel, and any bytes are valid for the
         // slots. The mapping is kept by the keeper. The kernel is the ring's other side, and what the
         // mapping was made from is this one socket, which opens each of its rings once.
@@ -153,11 +186,19 @@ impl<T: bytemuck::Pod> RingMemory<T> {
         })
     }
 
+    #[inline]
     pub(crate) fn indices(&self) -> &Indices {
         &self.indices
     }
 
+    /// The numbers of `count` slots from index `start` on.
+    fn numbers(&self, start: u32, count: u32) -> impl Iterator<Item = u32> {
+        let mask = self.indices.mask;
+        (0..count).map(move |slot| start.wrapping_add(slot) & mask)
+    }
+
     /// Where `count` slots from index `start` on lie: before and after the wrap.
+    #[inline]
     fn spans(&self, start: u32, count: u32) -> [(NonNull<T>, usize); 2] {
         debug_assert!(count <= self.indices.size(), "more slots than there are");
         let first = start & self.indices.mask;
@@ -173,7 +214,9 @@ impl<T: bytemuck::Pod> RingMemory<T> {
     ///
     /// The consumer's side: the producer has published these slots, and they are not released before
     /// the slices are gone.
+    #[inline]
     pub(super) unsafe fn slices(&self, start: u32, count: u32) -> (&[T], &[T]) {
+        self.watch.read(self.numbers(start, count));
         let [(first, before), (second, after)] = self.spans(start, count);
         // SAFETY: within the ring by `spans`; published to us and not written again before release, by
         // the caller's word; mapped by the contract of `new`.
@@ -191,12 +234,14 @@ impl<T: bytemuck::Pod> RingMemory<T> {
     ///
     /// The producer's side: these slots are free, are not published before the slices are gone, and
     /// no other slices to them exist.
+    #[inline]
     #[expect(clippy::mut_from_ref, reason = "the slots are behind a pointer; the guard holds &mut")]
     pub(super) unsafe fn slices_mut(
         &self,
         start: u32,
         count: u32,
     ) -> (&mut [MaybeUninit<T>], &mut [MaybeUninit<T>]) {
+        self.watch.write(self.numbers(start, count));
         let [(first, before), (second, after)] = self.spans(start, count);
         // SAFETY: within the ring by `spans`, and disjoint; ours alone until published, by the
         // caller's word; mapped by the contract of `new`.

@@ -27,6 +27,7 @@ mod consumer;
 mod memory;
 mod producer;
 mod size;
+mod watch;
 
 pub(crate) use consumer::Consumer;
 pub use consumer::{ConsumerRing, Peeked};
@@ -60,5 +61,7 @@ pub type RxRing<'a> = ConsumerRing<'a, Desc>;
 #[doc(alias = "XDP_UMEM_COMPLETION_RING")]
 pub type CompletionRing<'a> = ConsumerRing<'a, u64>;
 
+#[cfg(all(test, loom))]
+mod loom;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -49,6 +49,7 @@ impl<T: Pod> Producer<T> {
         producer
     }
 
+    #[inline]
     pub(crate) fn indices(&self) -> &Indices {
         self.ring.indices()
     }
@@ -58,6 +59,7 @@ impl<T: Pod> Producer<T> {
         self.next
     }
 
+    #[inline]
     fn look(&mut self) {
         // Acquire: what the consumer read from a slot, it read before it gave the slot back.
         let consumer = self.indices().consumer().load(Ordering::Acquire);
@@ -67,13 +69,20 @@ impl<T: Pod> Producer<T> {
     }
 
     /// How many slots are free: `wanted` or more where a fresh look finds as many.
-    pub(crate) fn free(&mut self, wanted: u32) -> u32 {
+    #[inline]
+    pub(crate) fn free(&mut self, wanted: usize) -> u32 {
         let free = self.limit.wrapping_sub(self.next);
-        if free >= wanted {
+        if free as usize >= wanted {
             return free;
         }
         self.look();
         self.limit.wrapping_sub(self.next)
+    }
+
+    /// Takes the last `count` entries back, from a consumer that has not begun to look.
+    pub(crate) fn withdraw(&mut self, count: u32) {
+        self.next = self.next.wrapping_sub(count);
+        self.indices().producer().store(self.next, Ordering::Release);
     }
 
     /// What lies in the ring that the consumer has not taken, at the end.
@@ -89,13 +98,16 @@ impl<T: Pod> Producer<T> {
     }
 
     /// See [`ProducerRing::reserve`].
+    #[inline]
     pub(crate) fn reserve(&mut self, count: u32) -> Option<Reserved<'_, T>> {
-        (self.free(count) >= count).then_some(Reserved { ring: self, count, written: 0 })
+        (self.free(count as usize) >= count).then_some(Reserved { ring: self, count, written: 0 })
     }
 
     /// See [`ProducerRing::reserve_up_to`].
-    pub(crate) fn reserve_up_to(&mut self, count: u32) -> Reserved<'_, T> {
-        let count = self.free(count).min(count);
+    #[inline]
+    pub(crate) fn reserve_up_to(&mut self, count: usize) -> Reserved<'_, T> {
+        let free = self.free(count);
+        let count = u32::try_from(count.min(free as usize)).unwrap_or(free);
         Reserved { ring: self, count, written: 0 }
     }
 }
@@ -143,19 +155,51 @@ impl<T: Pod> Reserved<'_, T> {
     /// or Completion) neither the caller nor any [`Batch`](crate::Batch) uses them. A descriptor that
     /// the kernel refuses may come back or not, depending on the kernel; one that does not is taken off
     /// the account by [`Rings::refused`](crate::socket::Rings::refused) before the socket is closed, lest
-    /// a frame be looked for that does not exist.
+    /// a frame be looked for that does not exist. What came out of a ring counts as the kernel's until the
+    /// [`Rings`](crate::socket::Rings) are dropped: these must not be forgotten.
+    #[inline]
     pub unsafe fn write(&mut self, values: &[T]) -> usize {
         let (before, after) = self.unwritten();
         let count = values.len().min(before.len() + after.len());
         let (first, second) = values[..count].split_at(count.min(before.len()));
         copy(first, before);
-        copy(second, after);
+        if !second.is_empty() {
+            copy(second, after);
+        }
         // SAFETY: as many slots as we have just copied into.
         unsafe { self.assume_written(count) };
         count
     }
 
+    /// As [`write`](Self::write), with what `make` makes of each: descriptors go from ring to ring without
+    /// being put down in between.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline]
+    pub unsafe fn write_from<S>(&mut self, from: &[S], mut make: impl FnMut(&S) -> T) -> usize {
+        if from.is_empty() {
+            return 0;
+        }
+        let (before, after) = self.unwritten();
+        let count = from.len().min(before.len() + after.len());
+        let (first, second) = from[..count].split_at(count.min(before.len()));
+        for (from, to) in first.iter().zip(before) {
+            to.write(make(from));
+        }
+        if !second.is_empty() {
+            for (from, to) in second.iter().zip(after) {
+                to.write(make(from));
+            }
+        }
+        // SAFETY: as many slots as we have just written.
+        unsafe { self.assume_written(count) };
+        count
+    }
+
     /// The slots that have not been written yet, before and after the wrap.
+    #[inline]
     pub(crate) fn unwritten(&mut self) -> (&mut [MaybeUninit<T>], &mut [MaybeUninit<T>]) {
         let start = self.ring.next.wrapping_add(self.written);
         // SAFETY: free by `Producer::free` and not published before `submit`; no other slices to them
@@ -168,12 +212,14 @@ impl<T: Pod> Reserved<'_, T> {
     /// # Safety
     ///
     /// The first `count` of them were, under the terms of [`write`](Self::write).
+    #[inline]
     pub(crate) unsafe fn assume_written(&mut self, count: usize) {
         debug_assert!(count <= self.len() - self.written(), "more than was reserved");
         self.written += u32::try_from(count).unwrap_or(0);
     }
 
     /// Publishes the slots that were written, and no others; returns how many.
+    #[inline]
     pub fn submit(self) -> usize {
         let next = self.ring.next.wrapping_add(self.written);
         self.ring.next = next;
@@ -183,10 +229,12 @@ impl<T: Pod> Reserved<'_, T> {
     }
 }
 
+/// Into the first of the slots, of which there are enough.
+#[inline]
 fn copy<T: Pod>(from: &[T], to: &mut [MaybeUninit<T>]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        to.write(*from);
-    }
+    // SAFETY: what is initialised may be looked at as what need not be.
+    let from = unsafe { std::slice::from_raw_parts(from.as_ptr().cast(), from.len()) };
+    to[..from.len()].copy_from_slice(from);
 }
 
 impl<T> fmt::Debug for Reserved<'_, T> {
@@ -216,14 +264,16 @@ impl<'a, T: Pod> ProducerRing<'a, T> {
     /// Reserves exactly `count` slots, or none. With 63 free slots, asking for 64 gives `None`: see
     /// [`reserve_up_to`](Self::reserve_up_to).
     #[doc(alias = "xsk_ring_prod__reserve")]
+    #[inline]
     pub fn reserve(&mut self, count: usize) -> Option<Reserved<'_, T>> {
         self.ring.reserve(u32::try_from(count).ok()?)
     }
 
     /// Reserves as many slots as are free, at most `count`, possibly none.
     #[doc(alias = "xsk_ring_prod__reserve")]
+    #[inline]
     pub fn reserve_up_to(&mut self, count: usize) -> Reserved<'_, T> {
-        self.ring.reserve_up_to(u32::try_from(count).unwrap_or(u32::MAX))
+        self.ring.reserve_up_to(count)
     }
 
     /// Whether the kernel waits for a call before it looks at this ring again.

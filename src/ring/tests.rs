@@ -2,29 +2,39 @@
 
 use std::{collections::VecDeque, mem, ptr::NonNull};
 
+use bytemuck::Pod;
 use proptest::prelude::*;
 
-use super::*;
-use crate::sync::{Arc, AtomicU32, Ordering};
+use super::{
+    memory::{Layout, layout},
+    *,
+};
+use crate::{
+    sync::{Arc, AtomicU32, Ordering},
+    sys::uapi::RingOffset,
+};
 
-struct Backing {
+pub(crate) struct Backing<T> {
     producer: AtomicU32,
     consumer: AtomicU32,
     flags: AtomicU32,
-    slots: Box<[std::cell::UnsafeCell<u64>]>,
+    slots: Box<[std::cell::UnsafeCell<T>]>,
 }
 
-// SAFETY: the tests use each ring on one thread.
-unsafe impl Send for Backing {}
+// SAFETY: the slots are touched by the two sides of the ring alone, by its rules.
+unsafe impl<T: Send> Send for Backing<T> {}
 // SAFETY: as above.
-unsafe impl Sync for Backing {}
+unsafe impl<T: Send> Sync for Backing<T> {}
 
-fn ring(size: u32, first: u32) -> (Producer<u64>, Consumer<u64>, Arc<Backing>) {
+pub(crate) fn ring<T: Pod + Send>(
+    size: u32,
+    first: u32,
+) -> (Producer<T>, Consumer<T>, Arc<Backing<T>>) {
     let backing = Arc::new(Backing {
         producer: AtomicU32::new(first),
         consumer: AtomicU32::new(first),
         flags: AtomicU32::new(0),
-        slots: (0..size).map(|_| 0.into()).collect(),
+        slots: (0..size).map(|_| T::zeroed().into()).collect(),
     });
     // SAFETY: all in the Arc that the ring keeps; one producer and one consumer are made.
     unsafe {
@@ -42,14 +52,14 @@ fn ring(size: u32, first: u32) -> (Producer<u64>, Consumer<u64>, Arc<Backing>) {
 
 /// Everything that is in the ring, taken out.
 fn drain(consumer: &mut Consumer<u64>) -> Vec<u64> {
-    let peeked = consumer.peek(u32::MAX);
+    let peeked = consumer.peek(usize::MAX);
     let all = peeked.iter().copied().collect();
     peeked.release();
     all
 }
 
 fn push(producer: &mut Producer<u64>, values: &[u64]) -> usize {
-    let mut slots = producer.reserve_up_to(u32::try_from(values.len()).unwrap());
+    let mut slots = producer.reserve_up_to(values.len());
     // SAFETY: no kernel reads this ring.
     unsafe { slots.write(values) };
     slots.submit()
@@ -146,7 +156,7 @@ fn a_hostile_index_is_clamped() {
     // out of them before.
     for index in [100 + 9, 99, 100_u32.wrapping_sub(1 << 31)] {
         backing.producer.store(index, Ordering::Relaxed);
-        assert_eq!(consumer.peek(u32::MAX).len(), 0);
+        assert_eq!(consumer.peek(usize::MAX).len(), 0);
         assert!(consumer.indices().level() <= 8);
     }
     backing.producer.store(100, Ordering::Relaxed);
@@ -184,6 +194,28 @@ fn sizes_are_powers_of_two() {
 }
 
 #[test]
+fn a_layout_that_leads_out_of_the_mapping_is_refused() {
+    let size = RingSize::new(64).unwrap();
+    let usual = RingOffset { producer: 0, consumer: 128, desc: 320, flags: 256 };
+    let parts = Layout { producer: 0, consumer: 128, flags: 256, slots: 320, len: 320 + 64 * 16 };
+    assert_eq!(layout::<Desc>(&usual, size), Some(parts));
+    let end = u64::MAX - 7;
+    for bad in [
+        RingOffset { desc: end, ..usual },
+        RingOffset { desc: end - 64 * 16 + 8, ..usual },
+        RingOffset { desc: 316, ..usual },
+        RingOffset { producer: 320, ..usual },
+        RingOffset { producer: u64::MAX - 3, ..usual },
+        RingOffset { consumer: 320, ..usual },
+        RingOffset { consumer: 2, ..usual },
+        RingOffset { flags: u64::MAX, ..usual },
+        RingOffset { flags: u64::MAX - 3, ..usual },
+    ] {
+        assert_eq!(layout::<Desc>(&bad, size), None, "{bad:?}");
+    }
+}
+
+#[test]
 fn the_two_sides_share_no_cache_line() {
     assert_eq!(mem::align_of::<Producer<u64>>(), 128);
     assert_eq!(mem::align_of::<Consumer<Desc>>(), 128);
@@ -209,7 +241,7 @@ proptest! {
                 oracle.extend(&values[..pushed]);
                 next += pushed as u64;
             } else {
-                let peeked = consumer.peek(u32::try_from(count).unwrap());
+                let peeked = consumer.peek(count);
                 let seen: Vec<u64> = peeked.iter().copied().collect();
                 let expected: Vec<u64> = oracle.iter().copied().take(count).collect();
                 prop_assert_eq!(&seen, &expected);

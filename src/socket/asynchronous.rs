@@ -24,7 +24,7 @@
 //! No event tells that an interface went down or away. All that wait ask for it at least once in half a
 //! second, also if futures are dropped all the time.
 
-use std::{fmt, future::Future, io, time::Instant};
+use std::{fmt, future::Future, io};
 
 use tokio::{
     io::Interest as Events,
@@ -36,13 +36,17 @@ use tokio::{
 use super::{
     Interest, Ready, Receiver, Sender, Socket,
     core::Core,
-    wait::{self, KICK_AGAIN, LINK_CHECK, Link, Look},
+    wait::{self, LINK_CHECK, Link, Look, Turn, Wait},
 };
 use crate::{Batch, Error, ErrorKind, Result, Step, sync::Arc, sys::watch::Watch};
 
-/// The descriptor, registered with the runtime until both halves are gone: two registrations of one
-/// descriptor are refused. Then the socket is closed, if it was not taken back.
-type Registered = Arc<Watch<Arc<Core>>>;
+/// A socket or a half of one, with the registration of its descriptor.
+struct Watched<W> {
+    inner: W,
+    /// Until both halves are gone: two registrations of one descriptor are refused. Then the socket is
+    /// closed, if it was not taken back.
+    watch: Arc<Watch<Arc<Core>>>,
+}
 
 /// A [`Socket`] to wait for with `.await`.
 ///
@@ -69,11 +73,7 @@ type Registered = Arc<Watch<Arc<Core>>>;
 /// # Ok(())
 /// # }
 /// ```
-pub struct AsyncSocket {
-    socket: Socket,
-    link: Link,
-    registered: Registered,
-}
+pub struct AsyncSocket(Watched<Socket>);
 
 impl AsyncSocket {
     /// Registers a socket with the runtime.
@@ -106,8 +106,8 @@ impl AsyncSocket {
         }
         // A runtime without time panics here, and not when first it has to wait.
         drop(sleep(LINK_CHECK));
-        let registered = Watch::new(core.endpoint.shared_fd().clone(), core.clone());
-        let registered = registered.map_err(|source| {
+        let watch = Watch::new(core.endpoint.shared_fd().clone(), core.clone());
+        let watch = watch.map_err(|source| {
             let taken = source.raw_os_error() == Some(libc::EEXIST);
             let error = Error::os(Step::Wait, "the runtime cannot watch the descriptor", source)
                 .on(&core.interface)
@@ -118,7 +118,7 @@ impl AsyncSocket {
                 error
             }
         })?;
-        Ok(Self { socket, link: Link::new(), registered: Arc::new(registered) })
+        Ok(Self(Watched { inner: socket, watch: Arc::new(watch) }))
     }
 
     /// As [`Socket::recv`], but waits until there is a packet; at once 0 if the batch has no room.
@@ -129,14 +129,7 @@ impl AsyncSocket {
     ///
     /// As [`Socket::recv`] and [`readable`](Self::readable).
     pub async fn recv(&mut self, batch: &mut Batch) -> Result<usize> {
-        loop {
-            consume_budget().await;
-            let received = self.socket.recv(batch)?;
-            if received > 0 || batch.room() == 0 {
-                return Ok(received);
-            }
-            self.readable().await?;
-        }
+        self.0.recv(batch, Socket::recv).await
     }
 
     /// As [`Socket::send`], but waits until the TX ring has room; at once 0 if the batch is empty.
@@ -147,14 +140,7 @@ impl AsyncSocket {
     ///
     /// As [`Socket::send`] and [`writable`](Self::writable).
     pub async fn send(&mut self, batch: &mut Batch) -> Result<usize> {
-        loop {
-            consume_budget().await;
-            let sent = self.socket.send(batch)?;
-            if sent > 0 || batch.is_empty() {
-                return Ok(sent);
-            }
-            self.writable().await?;
-        }
+        self.0.send(batch, Socket::send).await
     }
 
     /// Sends until the batch is empty: all of it has been put into the TX ring.
@@ -165,10 +151,7 @@ impl AsyncSocket {
     ///
     /// As [`send`](Self::send).
     pub async fn send_all(&mut self, batch: &mut Batch) -> Result<()> {
-        while !batch.is_empty() {
-            self.send(batch).await?;
-        }
-        Ok(())
+        self.0.send_all(batch, Socket::send).await
     }
 
     /// Waits until the kernel has taken all packets out of the TX ring, calling it as often as it takes.
@@ -179,7 +162,8 @@ impl AsyncSocket {
     ///
     /// As [`writable`](Self::writable).
     pub async fn flush(&mut self) -> Result<()> {
-        flush(&self.registered, &mut self.link, &mut self.socket.sender).await
+        let Watched { inner, watch } = &mut self.0;
+        flush(watch, &mut inner.sender).await
     }
 
     /// Waits for packets to receive.
@@ -207,39 +191,30 @@ impl AsyncSocket {
     ///
     /// As [`readable`](Self::readable).
     pub fn ready(&mut self, interest: Interest) -> impl Future<Output = Result<Ready>> + Send {
-        let Self { socket, link, registered } = self;
-        async move {
-            let can = socket.can();
-            wait::possible(registered.kept(), interest, can, None)?;
-            wait(registered, link, interest, || socket.look(interest)).await
-        }
+        self.0.ready(interest)
     }
 
     /// Takes the socket apart for two tasks, on one registration.
     pub fn into_split(self) -> (AsyncReceiver, AsyncSender) {
-        let Self { socket, registered, link } = self;
-        let (receiver, sender) = socket.into_split();
-        let receiver = AsyncReceiver { receiver, link, registered: registered.clone() };
-        (receiver, AsyncSender { sender, link: Link::new(), registered })
+        let Watched { inner, watch } = self.0;
+        let (receiver, sender) = inner.into_split();
+        let receiver = AsyncReceiver(Watched { inner: receiver, watch: watch.clone() });
+        (receiver, AsyncSender(Watched { inner: sender, watch }))
     }
 
     /// The socket inside, to look at: its mode, its statistics, its UMEM.
     pub fn get_ref(&self) -> &Socket {
-        &self.socket
+        &self.0.inner
     }
 
     /// Takes the socket back; the runtime forgets it.
     pub fn into_inner(self) -> Socket {
-        self.socket
+        self.0.inner
     }
 }
 
 /// The receiving half of an [`AsyncSocket`].
-pub struct AsyncReceiver {
-    receiver: Receiver,
-    link: Link,
-    registered: Registered,
-}
+pub struct AsyncReceiver(Watched<Receiver>);
 
 impl AsyncReceiver {
     /// As [`AsyncSocket::recv`].
@@ -248,14 +223,7 @@ impl AsyncReceiver {
     ///
     /// As there.
     pub async fn recv(&mut self, batch: &mut Batch) -> Result<usize> {
-        loop {
-            consume_budget().await;
-            let received = self.receiver.recv(batch)?;
-            if received > 0 || batch.room() == 0 {
-                return Ok(received);
-            }
-            self.readable().await?;
-        }
+        self.0.recv(batch, Receiver::recv).await
     }
 
     /// Waits for packets to receive.
@@ -264,29 +232,22 @@ impl AsyncReceiver {
     ///
     /// As [`AsyncSocket::readable`].
     pub async fn readable(&mut self) -> Result<()> {
-        let Self { receiver, link, registered } = self;
-        let (interest, can) = (Interest::READABLE, Interest::of(receiver.rx.is_some(), false));
-        wait::possible(registered.kept(), interest, can, None)?;
-        wait(registered, link, interest, || receiver.look(None)).await.map(drop)
+        self.0.ready(Interest::READABLE).await.map(drop)
     }
 
     /// The half inside, to look at.
     pub fn get_ref(&self) -> &Receiver {
-        &self.receiver
+        &self.0.inner
     }
 
     /// Takes the half back. The other one is watched on.
     pub fn into_inner(self) -> Receiver {
-        self.receiver
+        self.0.inner
     }
 }
 
 /// The sending half of an [`AsyncSocket`].
-pub struct AsyncSender {
-    sender: Sender,
-    link: Link,
-    registered: Registered,
-}
+pub struct AsyncSender(Watched<Sender>);
 
 impl AsyncSender {
     /// As [`AsyncSocket::send`].
@@ -295,14 +256,7 @@ impl AsyncSender {
     ///
     /// As there.
     pub async fn send(&mut self, batch: &mut Batch) -> Result<usize> {
-        loop {
-            consume_budget().await;
-            let sent = self.sender.send(batch)?;
-            if sent > 0 || batch.is_empty() {
-                return Ok(sent);
-            }
-            self.writable().await?;
-        }
+        self.0.send(batch, Sender::send).await
     }
 
     /// As [`AsyncSocket::send_all`].
@@ -311,10 +265,7 @@ impl AsyncSender {
     ///
     /// As there.
     pub async fn send_all(&mut self, batch: &mut Batch) -> Result<()> {
-        while !batch.is_empty() {
-            self.send(batch).await?;
-        }
-        Ok(())
+        self.0.send_all(batch, Sender::send).await
     }
 
     /// As [`AsyncSocket::flush`].
@@ -323,7 +274,8 @@ impl AsyncSender {
     ///
     /// As there.
     pub async fn flush(&mut self) -> Result<()> {
-        flush(&self.registered, &mut self.link, &mut self.sender).await
+        let Watched { inner, watch } = &mut self.0;
+        flush(watch, inner).await
     }
 
     /// Waits for room to send.
@@ -332,29 +284,70 @@ impl AsyncSender {
     ///
     /// As [`AsyncSocket::writable`].
     pub async fn writable(&mut self) -> Result<()> {
-        let Self { sender, link, registered } = self;
-        let (interest, can) = (Interest::WRITABLE, Interest::of(false, sender.tx.is_some()));
-        wait::possible(registered.kept(), interest, can, None)?;
-        wait(registered, link, interest, || sender.look()).await.map(drop)
+        self.0.ready(Interest::WRITABLE).await.map(drop)
     }
 
     /// The half inside, to look at.
     pub fn get_ref(&self) -> &Sender {
-        &self.sender
+        &self.0.inner
     }
 
     /// Takes the half back. The other one is watched on.
     pub fn into_inner(self) -> Sender {
-        self.sender
+        self.0.inner
     }
 }
 
-/// Waits until `look` finds something.
+impl<W: Wait> Watched<W> {
+    /// Receives by `recv`, after waiting as long as there is nothing.
+    async fn recv(&mut self, batch: &mut Batch, recv: Move<W>) -> Result<usize> {
+        self.move_packets(batch, recv, Interest::READABLE, |batch| batch.room() == 0).await
+    }
+
+    /// Sends by `send`, after waiting as long as there is no room.
+    async fn send(&mut self, batch: &mut Batch, send: Move<W>) -> Result<usize> {
+        self.move_packets(batch, send, Interest::WRITABLE, Batch::is_empty).await
+    }
+
+    async fn send_all(&mut self, batch: &mut Batch, send: Move<W>) -> Result<()> {
+        while !batch.is_empty() {
+            self.send(batch, send).await?;
+        }
+        Ok(())
+    }
+
+    /// Moves packets between the batch and a ring, unless there can be none to move, whatever comes.
+    async fn move_packets(
+        &mut self,
+        batch: &mut Batch,
+        act: Move<W>,
+        interest: Interest,
+        none: fn(&Batch) -> bool,
+    ) -> Result<usize> {
+        loop {
+            consume_budget().await;
+            let moved = act(&mut self.inner, batch)?;
+            if moved > 0 || none(batch) {
+                return Ok(moved);
+            }
+            self.ready(interest).await?;
+        }
+    }
+
+    async fn ready(&mut self, interest: Interest) -> Result<Ready> {
+        wait::possible(&self.inner, interest)?;
+        wait(&self.watch, &mut self.inner, interest).await
+    }
+}
+
+/// Moves packets between a batch and a ring; returns how many.
+type Move<W> = fn(&mut W, &mut Batch) -> Result<usize>;
+
+/// Waits until there is something of interest.
 async fn wait(
-    registered: &Watch<Arc<Core>>,
-    link: &mut Link,
+    watch: &Watch<Arc<Core>>,
+    waiting: &mut impl Wait,
     interest: Interest,
-    mut look: impl FnMut() -> Result<Look>,
 ) -> Result<Ready> {
     let events = match (interest.is_readable(), interest.is_writable()) {
         (true, true) => Events::READABLE | Events::WRITABLE,
@@ -363,38 +356,46 @@ async fn wait(
     };
     // A task whose rings are never at rest lets the others have their turn.
     consume_budget().await;
-    let core = registered.kept();
     loop {
         // After every event that was cleared: what comes after the look makes an event of its own.
-        let Look { ready, owes_kick, crowded } = look()?;
+        let Turn { ready, pause, .. } = wait::turn(waiting, interest)?;
         if !ready.timed_out() {
             return Ok(ready);
         }
-        let now = Instant::now();
-        link.check_in_time(core, Step::Wait, now)?;
-        let check = link.due_in(now);
-        // Of the last bit of room that is missing, no event tells.
-        let slice = if owes_kick || crowded { check.min(KICK_AGAIN) } else { check };
-        if let Ok(Err(error)) = timeout(slice, registered.event(events)).await {
-            return Err(no_runtime(core, error));
+        if let Ok(Err(error)) = timeout(pause, watch.event(events)).await {
+            return Err(no_runtime(watch.kept(), error));
         }
     }
 }
 
+/// A sender that is ready when its TX ring is empty.
+struct Flush<'a>(&'a mut Sender);
+
+impl Wait for Flush<'_> {
+    fn core(&self) -> &Arc<Core> {
+        self.0.core()
+    }
+
+    fn link(&mut self) -> &mut Link {
+        self.0.link()
+    }
+
+    fn can(&self) -> Interest {
+        self.0.can()
+    }
+
+    fn look(&mut self, _: Interest) -> Result<Look> {
+        self.0.reap()?;
+        let unsent = self.0.unsent() > 0;
+        let ready = Ready { readable: false, writable: !unsent };
+        Ok(Look { ready, owes_kick: unsent, crowded: false })
+    }
+}
+
 /// Calls the kernel until the TX ring is empty.
-async fn flush(registered: &Watch<Arc<Core>>, link: &mut Link, sender: &mut Sender) -> Result<()> {
-    let can = Interest::of(false, sender.tx.is_some());
-    wait::possible(registered.kept(), Interest::WRITABLE, can, None)?;
-    let look = || {
-        sender.reap()?;
-        let unsent = sender.unsent() > 0;
-        Ok(Look {
-            ready: Ready { readable: false, writable: !unsent },
-            owes_kick: unsent,
-            crowded: false,
-        })
-    };
-    wait(registered, link, Interest::WRITABLE, look).await.map(drop)
+async fn flush(watch: &Watch<Arc<Core>>, sender: &mut Sender) -> Result<()> {
+    wait::possible(sender, Interest::WRITABLE)?;
+    wait(watch, &mut Flush(sender), Interest::WRITABLE).await.map(drop)
 }
 
 fn no_runtime(core: &Core, source: io::Error) -> Error {
@@ -405,18 +406,18 @@ fn no_runtime(core: &Core, source: io::Error) -> Error {
 
 impl fmt::Debug for AsyncSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AsyncSocket").field(&self.socket).finish()
+        f.debug_tuple("AsyncSocket").field(&self.0.inner).finish()
     }
 }
 
 impl fmt::Debug for AsyncReceiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AsyncReceiver").field(&self.receiver).finish()
+        f.debug_tuple("AsyncReceiver").field(&self.0.inner).finish()
     }
 }
 
 impl fmt::Debug for AsyncSender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AsyncSender").field(&self.sender).finish()
+        f.debug_tuple("AsyncSender").field(&self.0.inner).finish()
     }
 }

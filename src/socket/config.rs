@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{BusyPoll, Mode};
-use crate::ring::RingSize;
+use crate::{FrameCache, ring::RingSize};
 
 /// Frames of one packet to send in copy mode: the kernel makes the first the skb's linear part, and each
 /// other one of its fragments (`MAX_SKB_FRAGS`, 17 unless configured otherwise).
@@ -58,6 +58,7 @@ pub struct SocketConfig {
     pub(super) busy_poll: Option<BusyPoll>,
     pub(super) multi_buffer: bool,
     pub(super) tx_budget: Option<u32>,
+    pub(super) frame_cache: Option<FrameCache>,
 }
 
 impl Default for SocketConfig {
@@ -73,6 +74,7 @@ impl Default for SocketConfig {
             busy_poll: None,
             multi_buffer: false,
             tx_budget: None,
+            frame_cache: None,
         }
     }
 }
@@ -115,6 +117,10 @@ impl SocketConfig {
     }
 
     /// No RX ring: [`recv`](super::Socket::recv) is an error.
+    ///
+    /// In zero-copy mode the driver receives what comes on the queue for the network stack into frames of the
+    /// UMEM all the same: it gets as many as the Fill ring holds, and half of the free ones at most, and keeps
+    /// them until the socket is closed.
     pub fn send_only(mut self) -> Self {
         self.rx = None;
         self
@@ -175,6 +181,12 @@ impl SocketConfig {
     #[doc(alias = "XDP_MAX_TX_SKB_BUDGET")]
     pub fn tx_budget(mut self, frames: u32) -> Self {
         self.tx_budget = Some(frames);
+        self
+    }
+
+    /// Free frames that each half keeps at hand; the default goes by the UMEM's size.
+    pub fn frame_cache(mut self, cache: FrameCache) -> Self {
+        self.frame_cache = Some(cache);
         self
     }
 
@@ -240,6 +252,9 @@ impl fmt::Display for SocketConfig {
         }
         if let Some(busy_poll) = self.busy_poll {
             write!(f, ", {busy_poll}")?;
+        }
+        if let Some(cache) = self.frame_cache {
+            write!(f, ", {cache}")?;
         }
         let size = |size: Option<RingSize>| size.map_or(0, RingSize::get);
         write!(

@@ -1,7 +1,7 @@
 //! What the two halves of a socket have in common, and its end.
 
 use std::{
-    io,
+    fmt, io,
     os::fd::{AsFd, BorrowedFd},
 };
 
@@ -12,7 +12,7 @@ use crate::{
     ring::{Consumer, Indices},
     sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, lock},
     sys::uapi::Desc,
-    umem::{Holder, Tally, Umem, to_u32},
+    umem::{DeviceQueue, Holder, Tally, Umem, to_u32},
 };
 
 /// One AF_XDP socket, as both halves see it. Fields are dropped from top to bottom: the rings are
@@ -73,6 +73,7 @@ impl Counter {
         self.0.store(self.get() + count as u64, Ordering::Relaxed);
     }
 
+    #[inline]
     pub(super) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -116,6 +117,14 @@ impl Core {
         self.endpoint.as_fd()
     }
 
+    /// How a half of it shows itself.
+    pub(super) fn debug(&self, half: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(half)
+            .field("interface", &self.interface)
+            .field("queue", &self.queue_id)
+            .finish_non_exhaustive()
+    }
+
     /// An error of this socket, found by us.
     pub(super) fn error(&self, step: Step, kind: ErrorKind, reason: &'static str) -> Error {
         Error::new(step, kind, reason).on(&self.interface).queue_is(self.queue_id)
@@ -153,18 +162,21 @@ impl Holder for Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        let geometry = *self.umem.geometry();
         // Received packets are ours, taken or not.
         let received = lock(&self.rx_left).take().map_or(Vec::new(), Consumer::into_ready);
-        let home: Vec<u64> = received
-            .iter()
-            .filter(|desc| geometry.holds(desc.addr))
-            .map(|desc| geometry.base(desc.addr))
-            .collect();
-        self.umem.counts().lose(to_u32(received.len() - home.len()));
+        // As `recv` takes them: one that it would refuse leads to nobody's frame.
+        let holds = |desc: &&Desc| self.umem.geometry().holds_packet(desc.addr, desc.len);
+        let addresses: Vec<u64> = received.iter().filter(holds).map(|desc| desc.addr).collect();
+        self.umem.counts().lose(to_u32(received.len() - addresses.len()));
         self.queue.filled.leave(to_u32(received.len()));
-        self.umem.returned(&home);
+        self.umem.take_back(&addresses);
         self.rx_level = None;
         self.tx_level = None;
+        if self.mode.zero_copy {
+            if let Some(attachment) = lock(&self.attachment).as_ref() {
+                let DeviceQueue { ifindex, queue, .. } = self.queue.place;
+                attachment.zero_copy_ends(ifindex, queue, self.queue.is_exposed());
+            }
+        }
     }
 }

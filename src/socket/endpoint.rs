@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
 
 use super::Interest;
 #[cfg(feature = "fake")]
@@ -20,23 +23,10 @@ use crate::{
 pub(crate) enum Endpoint {
     Kernel(Arc<OwnedFd>),
     #[cfg(feature = "fake")]
-    Fake(fake::Kernel),
+    Fake(Arc<fake::Kernel>),
 }
 
 impl Endpoint {
-    /// The kernel's socket, where it is one.
-    #[cfg_attr(
-        not(feature = "fake"),
-        expect(clippy::unnecessary_wraps, reason = "the fake kernel is none")
-    )]
-    pub(super) fn kernel(&self) -> Option<&Arc<OwnedFd>> {
-        match self {
-            Self::Kernel(fd) => Some(fd),
-            #[cfg(feature = "fake")]
-            Self::Fake(_) => None,
-        }
-    }
-
     /// The descriptor, which stays open while this is held.
     #[cfg(feature = "tokio")]
     pub(super) fn shared_fd(&self) -> &Arc<OwnedFd> {
@@ -44,6 +34,17 @@ impl Endpoint {
             Self::Kernel(fd) => fd,
             #[cfg(feature = "fake")]
             Self::Fake(kernel) => kernel.shared_fd(),
+        }
+    }
+
+    /// Whether the other side changes the flag beside the TX ring while the socket lives: in copy mode the
+    /// kernel sets it once and for all.
+    #[inline]
+    pub(super) fn changes_flags(&self, zero_copy: bool) -> bool {
+        match self {
+            Self::Kernel(_) => zero_copy,
+            #[cfg(feature = "fake")]
+            Self::Fake(_) => true,
         }
     }
 
@@ -68,10 +69,14 @@ impl Endpoint {
     /// Whether the interface is gone, and the kernel has taken the socket off it: its queue is never bound
     /// again, and nobody reaches the frames in its rings any more.
     pub(super) fn is_let_go(&self) -> bool {
-        // Unbound is what the kernel says first. It holds the socket's lock until it has also waited for
-        // whoever was receiving and stopped the driver, and counters are read under that lock.
-        matches!(self.kick_rx(), Err(error) if error.raw_os_error() == Some(libc::ENXIO))
-            && self.statistics().is_ok()
+        match self {
+            // Unbound is what the kernel says first. It holds the socket's lock until it has also waited for
+            // whoever was receiving and stopped the driver, and counters are read under that lock.
+            Self::Kernel(fd) => !xsk::is_bound(fd.as_fd()) && self.statistics().is_ok(),
+            // What its calls are made to fail with says nothing of its frames.
+            #[cfg(feature = "fake")]
+            Self::Fake(kernel) => kernel.is_gone(),
+        }
     }
 
     /// Waits until whoever in the kernel was just putting a packet into an RX ring of this socket has
@@ -82,7 +87,10 @@ impl Endpoint {
             // Packets are received under RCU, from their redirection to the publishing of both rings.
             Self::Kernel(_) => sys::wait_for_rcu().is_ok(),
             #[cfg(feature = "fake")]
-            Self::Fake(_) => true,
+            Self::Fake(kernel) => {
+                kernel.finish_receiving();
+                true
+            }
         }
     }
 
@@ -91,7 +99,27 @@ impl Endpoint {
         match self {
             Self::Kernel(fd) => poll_socket(fd.as_fd(), interest, timeout),
             #[cfg(feature = "fake")]
-            Self::Fake(kernel) => Ok(kernel.poll(interest, timeout)),
+            Self::Fake(kernel) => kernel.poll(interest, timeout),
+        }
+    }
+
+    /// Waits for an event on any of several, at most `timeout`.
+    pub(super) fn poll_any<'a>(
+        these: impl Iterator<Item = (&'a Self, Interest)> + Clone,
+        timeout: Duration,
+    ) -> io::Result<()> {
+        #[cfg(feature = "fake")]
+        if these.clone().any(|(one, _)| matches!(one, Self::Fake(_))) {
+            // Fake kernels have no call for all of them: each gets a moment in turn.
+            return these.clone().try_for_each(|(one, interest)| {
+                one.poll(interest, timeout.min(Duration::from_millis(1))).map(drop)
+            });
+        }
+        let mut fds: Vec<PollFd<'_>> =
+            these.map(|(one, interest)| PollFd::new(one.as_fd(), flags(interest))).collect();
+        match poll(&mut fds, whole_millis(timeout)) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
         }
     }
 
@@ -99,7 +127,7 @@ impl Endpoint {
         match self {
             Self::Kernel(fd) => xsk::statistics(fd.as_fd()),
             #[cfg(feature = "fake")]
-            Self::Fake(kernel) => Ok((kernel.statistics(), true)),
+            Self::Fake(kernel) => Ok((kernel.statistics()?, true)),
         }
     }
 }
@@ -115,10 +143,14 @@ impl AsFd for Endpoint {
 }
 
 fn poll_socket(fd: BorrowedFd<'_>, interest: Interest, timeout: Duration) -> io::Result<bool> {
+    Ok(poll(&mut [PollFd::new(fd, flags(interest))], whole_millis(timeout))? > 0)
+}
+
+fn flags(interest: Interest) -> PollFlags {
     let mut events = PollFlags::empty();
     events.set(PollFlags::POLLIN, interest.is_readable());
     events.set(PollFlags::POLLOUT, interest.is_writable());
-    Ok(poll(&mut [PollFd::new(fd, events)], whole_millis(timeout))? > 0)
+    events
 }
 
 /// What `poll` takes: whole milliseconds, rounded up, since a shorter wait would spin on its remainder.

@@ -36,17 +36,23 @@
 #[cfg(feature = "tokio")]
 pub mod asynchronous;
 mod busy_poll;
+mod clones;
 mod config;
 mod core;
 mod endpoint;
+#[cfg(all(test, loom, feature = "fake"))]
+mod loom;
 pub mod need_wakeup;
 mod open;
 mod queue;
+mod reap;
 mod receiver;
+mod refill;
 mod rings;
 mod sender;
 mod statistics;
 mod wait;
+mod wait_any;
 
 use std::{
     fmt,
@@ -54,6 +60,7 @@ use std::{
     time::Duration,
 };
 
+use self::core::Core;
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncReceiver, AsyncSender, AsyncSocket};
 pub use busy_poll::BusyPoll;
@@ -61,11 +68,12 @@ pub use config::{CopyMode, SocketConfig};
 #[cfg(feature = "fake")]
 use endpoint::Endpoint;
 pub use receiver::Receiver;
-pub use rings::Rings;
+pub use rings::{Rings, RingsMut};
 pub use sender::Sender;
 pub use statistics::{KernelStatistics, RingLevels, Statistics, StatisticsReader};
-use wait::Look;
 pub use wait::{Interest, Ready};
+use wait::{Link, Look, Wait};
+pub use wait_any::{Waiting, wait_any};
 
 use crate::{
     Batch, Interface, QueueId, Result,
@@ -109,6 +117,20 @@ pub struct Socket {
 }
 
 /// The mode that a socket really got.
+///
+/// ```
+/// use xskit::{SocketConfig, UmemConfig, fake};
+///
+/// let umem = UmemConfig::new(4096).build()?;
+/// let (socket, _) = fake::socket(&umem, &SocketConfig::default().multi_buffer(true))?;
+/// println!("{}", socket.mode());
+/// match socket.mode().tx_budget {
+///     Some(frames) => println!("a call to the kernel sends up to {frames} frames"),
+///     None => println!("… sends what the driver likes, or 32 frames before Linux 6.17"),
+/// }
+/// assert_eq!(socket.mode().max_frames, 18);
+/// # Ok::<(), xskit::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(clippy::struct_excessive_bools, reason = "independent of each other, by name")]
@@ -234,6 +256,10 @@ impl Socket {
     /// and the other rings are those of the queue's first socket. Which socket a packet goes to is the
     /// program's choice.
     ///
+    /// In copy mode before Linux 6.18, let one socket of a queue send at a time: the kernel reserves a place in
+    /// the Completion ring for a frame before it copies it, and what another socket sends meanwhile lets
+    /// it tell of the wrong one. That frame can be written to again while it is being sent.
+    ///
     /// # Errors
     ///
     /// As [`open`](Self::open).
@@ -247,14 +273,16 @@ impl Socket {
     pub(crate) fn on_fake(
         umem: &Umem,
         config: &SocketConfig,
-        (rx, tx, mut fill, completion): open::FourRings,
-        kernel: fake::Kernel,
+        (rx, tx, fill, completion): fake::FourRings,
+        kernel: Arc<fake::Kernel>,
     ) -> Self {
-        let prefilled = Prefilled::new(umem, &mut fill, config.fill_target());
+        let prefilled = Prefilled::new(umem, fill, config.fill_target());
+        // Bound, as far as there is something to bind to.
+        umem.queue_is_free(kernel.place(), prefilled.frames());
         let mode = config.mode(false, None);
-        let place = ("fake", kernel.number(), QueueId::new(0));
-        let rings = (rx, tx, fill, completion);
-        open::assemble(umem, config, mode, place, rings, prefilled, Endpoint::Fake(kernel))
+        let place = ("fake", kernel.place());
+        let rings = (rx, tx, prefilled, completion);
+        open::assemble(umem, config, mode, place, rings, Endpoint::Fake(kernel))
     }
 
     /// Puts the socket into a program's map, at its queue's place: from now on the program can redirect
@@ -276,8 +304,13 @@ impl Socket {
         Ok(())
     }
 
-    /// Keeps a program attached until the socket is closed.
+    /// Keeps a program attached until the socket is closed: in zero-copy mode, until the kernel has let go of
+    /// the queue, which takes it some 20 ms. The last to drop a share of the attachment waits for that, on
+    /// kernels that tell (6.15): there is a driver that does not survive the other order.
     pub fn keep(&mut self, attachment: Attachment) {
+        if self.mode().zero_copy {
+            attachment.expect_zero_copy();
+        }
         *lock(&self.receiver.core.attachment) = Some(attachment);
     }
 
@@ -300,9 +333,7 @@ impl Socket {
     pub fn recv(&mut self, batch: &mut Batch) -> Result<usize> {
         let whole = self.is_whole();
         let Self { receiver, sender } = self;
-        let received = receiver.recv_with(batch, whole.then(|| sender.cache_mut()));
-        sender.note_cache();
-        received
+        receiver.recv_with(batch, whole.then_some(sender))
     }
 
     /// Gives packets from the front of the batch to the kernel to send, as many as the TX ring has room
@@ -348,46 +379,16 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// [`LinkDown`](crate::ErrorKind::LinkDown) or [`LinkGone`](crate::ErrorKind::LinkGone) within a
-    /// second of the interface going down or being deleted, which `poll` itself does not tell.
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) instead of waiting for ever for what cannot come: room to send on a socket
-    /// that only receives, packets on one that only sends.
+    /// [`LinkDown`](crate::ErrorKind::LinkDown) or [`LinkGone`](crate::ErrorKind::LinkGone) within a second
+    /// of the interface going down or being deleted, which `poll` itself does not tell.
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) instead of waiting for ever for what cannot come:
+    /// room to send on a socket that only receives, packets on one that only sends.
     pub fn wait(
         &mut self,
         interest: Interest,
         timeout: impl Into<Option<Duration>>,
     ) -> Result<Ready> {
-        let core = self.receiver.core.clone();
-        let timeout = timeout.into();
-        wait::possible(&core, interest, self.can(), timeout)?;
-        // Its own, so that `look` can borrow the rest.
-        let mut link = std::mem::replace(&mut self.receiver.link, wait::Link::new());
-        let found = wait::wait(&core, &mut link, interest, timeout, || self.look(interest));
-        self.receiver.link = link;
-        found
-    }
-
-    /// What can be waited for.
-    fn can(&self) -> Interest {
-        Interest::of(self.receiver.rx.is_some(), self.sender.tx.is_some())
-    }
-
-    /// Does what is owed to the kernel, and looks for what is of interest.
-    fn look(&mut self, interest: Interest) -> Result<Look> {
-        let whole = self.is_whole();
-        let Self { receiver, sender } = self;
-        let write = sender.look()?;
-        let read = receiver.look(whole.then(|| sender.cache_mut()));
-        // Also when the look failed: what it took out of the cache is with the kernel.
-        sender.note_cache();
-        let read = read?;
-        Ok(Look {
-            ready: Ready {
-                readable: read.ready.readable && interest.is_readable(),
-                writable: write.ready.writable && interest.is_writable(),
-            },
-            ..write
-        })
+        wait::wait(self, interest, timeout.into())
     }
 
     /// Whether both halves are of one socket: through [`split_mut`](Self::split_mut) they can be
@@ -426,6 +427,28 @@ impl Socket {
     #[doc(alias = "XDP_OPTIONS_ZEROCOPY")]
     pub fn mode(&self) -> Mode {
         self.receiver.core.mode
+    }
+}
+
+impl Wait for Socket {
+    fn core(&self) -> &Arc<Core> {
+        &self.receiver.core
+    }
+
+    fn link(&mut self) -> &mut Link {
+        self.receiver.link()
+    }
+
+    fn can(&self) -> Interest {
+        Interest::of(self.receiver.rx.is_some(), self.sender.tx.is_some())
+    }
+
+    fn look(&mut self, interest: Interest) -> Result<Look> {
+        let whole = self.is_whole();
+        let Self { receiver, sender } = self;
+        let write = sender.look(interest)?;
+        let read = receiver.look_with(whole.then_some(sender));
+        Ok(Look { ready: Ready { readable: read?, ..write.ready }, ..write })
     }
 }
 

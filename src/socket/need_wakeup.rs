@@ -30,3 +30,26 @@
 //!
 //! **With busy polling** ([`BusyPoll`](super::BusyPoll)) every `recv`, `send` and `wait` calls it, whatever the
 //! flags say: the call is what runs the driver's receive loop.
+//!
+//! ```
+//! use xskit::{SocketConfig, UmemConfig, fake};
+//!
+//! let umem = UmemConfig::new(4096).build()?;
+//! let (mut socket, kernel) = fake::socket(&umem, &SocketConfig::default())?;
+//! let mut send = || -> Result<u64, xskit::Error> {
+//!     let mut batch = umem.batch(1);
+//!     batch.alloc(1);
+//!     batch.packets_mut().for_each(|mut packet| packet.write(b"packet").expect("a chunk holds it"));
+//!     let before = kernel.kicks().tx;
+//!     socket.send(&mut batch)?;
+//!     Ok(kernel.kicks().tx - before)
+//! };
+//! kernel.set_needs_wakeup_tx(false);
+//! assert_eq!(send()?, 0, "the kernel looks by itself");
+//! kernel.set_needs_wakeup_tx(true);
+//! assert!(send()? > 0, "it sleeps, and is called");
+//!
+//! let statistics = socket.statistics()?;
+//! println!("{} calls made, {} spared", statistics.wakeups_tx, statistics.wakeups_spared_tx);
+//! # Ok::<(), xskit::Error>(())
+//! ```

@@ -20,10 +20,11 @@ use crate::{
     ring::{Consumer, Producer},
     sync::{Arc, lock},
     sys::{
+        sysfs::{self, Namespace},
         uapi::{Desc, MmapOffsets},
         xsk::{self, RingKind},
     },
-    umem::{Prefilled, Registration, Umem},
+    umem::{DeviceQueue, Prefilled, Registration, Umem},
 };
 
 /// How long a bind is tried again on EBUSY: teardown of a queue's last socket is asynchronous, and takes
@@ -62,10 +63,23 @@ struct Opening<'a> {
     umem: &'a Umem,
     interface: &'a Interface,
     queue: QueueId,
+    /// The same two, for all namespaces.
+    place: DeviceQueue,
     config: &'a SocketConfig,
     /// The socket, where it was made by somebody else; until it is used.
     handed: Cell<Option<OwnedFd>>,
     is_handed: bool,
+}
+
+/// The network namespace of the thread.
+fn namespace() -> Result<Namespace> {
+    sysfs::namespace().map_err(|source| {
+        Error::os(
+            Step::Interface,
+            "which network namespace the thread is in cannot be told",
+            source,
+        )
+    })
 }
 
 /// A socket on no queue yet, for somebody else to put on one of this interface.
@@ -94,13 +108,17 @@ pub(super) fn open(
     handed: Option<OwnedFd>,
 ) -> Result<Socket> {
     let is_handed = handed.is_some();
-    let opening = Opening { umem, interface, queue, config, handed: Cell::new(handed), is_handed };
+    let namespace = namespace().map_err(|error| error.on(interface.name()).queue_is(queue))?;
+    let place =
+        DeviceQueue { namespace: Some(namespace), ifindex: interface.index(), queue: queue.get() };
+    let handed = Cell::new(handed);
+    let opening = Opening { umem, interface, queue, place, config, handed, is_handed };
     let facts = opening.check()?;
     opening.check_handed()?;
     // Held throughout: whether to share or to register is decided by who else is bound.
     let mut registrations = lock(umem.registrations());
     let started = Instant::now();
-    while registrations.has_queue(interface.index(), queue.get()) {
+    while registrations.has_queue(place) {
         if started.elapsed() < IN_HAND {
             drop(registrations);
             thread::sleep(Duration::from_millis(1));
@@ -117,7 +135,7 @@ pub(super) fn open(
     }
     let living = registrations.living();
     let (socket, fd, registration) = opening.try_ways(&facts, &living)?;
-    registrations.add(&fd, interface.index(), queue.get(), registration);
+    registrations.add(&fd, place, registration);
     Ok(socket)
 }
 
@@ -248,7 +266,7 @@ impl Opening<'_> {
     }
 
     fn bind(&self, facts: &Facts, way: Way<'_>) -> Result<(Socket, Arc<OwnedFd>, Registration)> {
-        let Self { umem, interface, queue, config, .. } = *self;
+        let Self { umem, interface, place, config, .. } = *self;
         let fd = Arc::new(self.socket()?);
         if let Way::Register(_) = way {
             self.register(&fd)?;
@@ -260,7 +278,7 @@ impl Opening<'_> {
         ring(RingKind::Fill, config.fill)?;
         ring(RingKind::Completion, config.completion)?;
         let mapped = |source| self.failed(Step::MapRings, "a ring cannot be mapped", source);
-        let mut fill = Producer::<u64>::map(fd.as_fd(), RingKind::Fill, config.fill, &offsets.fill)
+        let fill = Producer::<u64>::map(fd.as_fd(), RingKind::Fill, config.fill, &offsets.fill)
             .map_err(mapped)?;
         let completion = Consumer::<u64>::map(
             fd.as_fd(),
@@ -269,9 +287,16 @@ impl Opening<'_> {
             &offsets.completion,
         )
         .map_err(mapped)?;
-        // Before bind, also to send only: drivers lose or leak buffers where a zero-copy queue begins
-        // with an empty Fill ring.
-        let prefilled = Prefilled::new(umem, &mut fill, config.fill_target());
+        let can_be_zero_copy = match way {
+            Way::Register(mode) => mode != CopyMode::Copy,
+            Way::OtherQueue(registration, _) => registration.zero_copy,
+        };
+        let frames = match (config.rx_size(), can_be_zero_copy) {
+            (None, true) => config.fill.get().min(umem.pool().len() / 2),
+            _ => config.fill_target(),
+        };
+        // Before bind: drivers lose or leak buffers where a zero-copy queue begins with an empty Fill ring.
+        let mut prefilled = Prefilled::new(umem, fill, frames);
         let (flags, shared) = match way {
             Way::Register(mode) => {
                 let mode = match mode {
@@ -292,8 +317,7 @@ impl Opening<'_> {
         };
         let started = Instant::now();
         loop {
-            let id = (interface.index(), queue.get());
-            match xsk::bind(fd.as_fd(), id.0, id.1, flags, shared) {
+            match xsk::bind(fd.as_fd(), place.ifindex, place.queue, flags, shared) {
                 Ok(()) => break,
                 Err(source)
                     if source.raw_os_error() == Some(libc::EBUSY)
@@ -307,21 +331,24 @@ impl Opening<'_> {
         let zero_copy = match xsk::zero_copy(fd.as_fd()) {
             Ok(zero_copy) => zero_copy,
             Err(source) => {
-                prefilled.quarantine(interface.index(), queue.get());
+                prefilled.quarantine(place);
                 return Err(self.failed(Step::Statistics, "XDP_OPTIONS cannot be read", source));
             }
         };
         // Bound: nobody else has the queue, so that what an earlier socket left there is free.
-        umem.queue_is_free(interface.index(), queue.get(), prefilled.frames());
+        umem.queue_is_free(place, prefilled.frames());
+        if config.rx_size().is_none() && !zero_copy {
+            prefilled.withdraw();
+        }
         let segments = facts.xdp.as_ref().and_then(|xdp| xdp.zc_max_segments);
         let tx_budget = tx_budget.filter(|_| !zero_copy);
         let mode =
             Mode { tx_budget, launch_time: launch_time(facts), ..config.mode(zero_copy, segments) };
         let registration = registration(mode);
         let endpoint = Endpoint::Kernel(fd.clone());
-        let place = (interface.name(), interface.index(), queue);
-        let rings = (rx, tx, fill, completion);
-        let socket = assemble(umem, config, mode, place, rings, prefilled, endpoint);
+        let place = (interface.name(), place);
+        let rings = (rx, tx, prefilled, completion);
+        let socket = assemble(umem, config, mode, place, rings, endpoint);
         if self.is_handed {
             // Whoever made it may have a descriptor, too.
             socket.receiver.core.queue.expose();
@@ -483,6 +510,9 @@ impl Opening<'_> {
                  has one, unless sockets share it with `share_queue`",
                 tried.as_millis()
             )),
+            Some(libc::EBADF) => error.hint(
+                "the interface of another socket of this UMEM was deleted just now: try again",
+            ),
             Some(libc::EOPNOTSUPP) => error.hint("the driver cannot do that"),
             Some(libc::EPERM) => error.hint(NET_RAW),
             Some(libc::EINVAL)
@@ -526,30 +556,29 @@ fn registration(mode: Mode) -> Registration {
 /// A socket's own two rings.
 type RxTx = (Option<Consumer<Desc>>, Option<Producer<Desc>>);
 
-/// RX, TX, Fill and Completion.
-pub(super) type FourRings =
-    (Option<Consumer<Desc>>, Option<Producer<Desc>>, Producer<u64>, Consumer<u64>);
+/// RX, TX, Fill with what is in it, and Completion.
+type FourRings<'a> = (Option<Consumer<Desc>>, Option<Producer<Desc>>, Prefilled<'a>, Consumer<u64>);
 
 /// Puts a sole socket of a queue together, once it is bound.
 pub(super) fn assemble(
     umem: &Umem,
     config: &SocketConfig,
     mode: Mode,
-    (interface, ifindex, queue_id): (&str, u32, QueueId),
-    (rx, tx, fill, completion): FourRings,
-    prefilled: Prefilled<'_>,
+    (interface, place): (&str, DeviceQueue),
+    (rx, tx, prefilled, completion): FourRings<'_>,
     endpoint: Endpoint,
 ) -> Socket {
-    let place = (ifindex, queue_id.get());
+    let (fill, filled) = prefilled.keep();
+    let queue_id = QueueId::new(place.queue);
     let queue =
         Queue::new(umem, place, config, [fill.indices(), completion.indices()], endpoint.clone());
-    queue.filled.add(prefilled.keep());
+    queue.filled.add(filled);
     let levels =
         [rx.as_ref().map(|rx| rx.indices().clone()), tx.as_ref().map(|tx| tx.indices().clone())];
     let core = Core::new(umem, interface, queue_id, mode, levels, endpoint, queue);
     Socket {
-        receiver: Receiver::new(core.clone(), rx, Share::Sole(fill), config.fill_target()),
-        sender: Sender::new(core, tx, Share::Sole(completion)),
+        receiver: Receiver::new(core.clone(), rx, Share::Sole(fill), config),
+        sender: Sender::new(core, tx, Share::Sole(completion), config),
     }
 }
 
@@ -561,10 +590,6 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
             .error(Step::Configure, ErrorKind::InvalidInput, "its halves are those of two sockets")
             .hint("put back the half that `split_mut` let you take"));
     }
-    let first = core.endpoint.kernel().ok_or_else(|| {
-        core.error(Step::Bind, ErrorKind::Unsupported, "the fake kernel has one socket per queue")
-    })?;
-    let interface = Interface::by_index(core.queue.ifindex)?;
     let config = &SocketConfig {
         fill: core.queue.fill_size,
         completion: core.queue.completion_size,
@@ -573,10 +598,26 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
         multi_buffer: core.mode.multi_buffer,
         ..config.clone()
     };
+    #[cfg(feature = "fake")]
+    if let Endpoint::Fake(kernel) = &core.endpoint {
+        let (rings, kernel) = kernel.share(config)?;
+        let mode = config.mode(false, None);
+        return Ok(assemble_sharing(socket, config, mode, rings, Endpoint::Fake(kernel)));
+    }
+    let place = core.queue.place;
+    let here = namespace().map_err(|error| error.on(&core.interface).queue_is(core.queue_id))?;
+    if place.namespace != Some(here) {
+        let reason = "the thread is in another network namespace than the socket's interface";
+        return Err(core
+            .error(Step::Configure, ErrorKind::InvalidInput, reason)
+            .hint("share the queue in the namespace where the socket was opened"));
+    }
+    let interface = Interface::by_index(place.ifindex)?;
     let opening = Opening {
         umem: &core.umem,
         interface: &interface,
         queue: core.queue_id,
+        place,
         config,
         handed: Cell::new(None),
         is_handed: false,
@@ -585,32 +626,48 @@ pub(super) fn share_queue(socket: &mut Socket, config: &SocketConfig) -> Result<
     let fd = Arc::new(opening.socket()?);
     let (rx, tx) = opening.rx_tx(&fd)?;
     let tx_budget = opening.tx_budget(&fd)?.filter(|_| !core.mode.zero_copy);
-    let id = (core.queue.ifindex, core.queue.id);
-    xsk::bind(fd.as_fd(), id.0, id.1, libc::XDP_SHARED_UMEM, Some(first.as_fd()))
-        .map_err(|source| opening.explain_bind(source, Duration::ZERO))?;
-    // From here on the queue's rings are common property.
-    socket.receiver.fill.put(&core.queue);
-    socket.sender.completion.put(&core.queue);
-    lock(core.umem.registrations()).add(&fd, id.0, id.1, registration(core.mode));
+    xsk::bind(
+        fd.as_fd(),
+        place.ifindex,
+        place.queue,
+        libc::XDP_SHARED_UMEM,
+        Some(core.endpoint.as_fd()),
+    )
+    .map_err(|source| opening.explain_bind(source, Duration::ZERO))?;
+    lock(core.umem.registrations()).add(&fd, place, registration(core.mode));
     let segments = facts.xdp.as_ref().and_then(|xdp| xdp.zc_max_segments);
     let mode = Mode {
         tx_budget,
         launch_time: launch_time(&facts),
         ..config.mode(core.mode.zero_copy, segments)
     };
+    Ok(assemble_sharing(socket, config, mode, (rx, tx), Endpoint::Kernel(fd)))
+}
+
+/// Puts a further socket of a queue together, once it is bound.
+fn assemble_sharing(
+    socket: &mut Socket,
+    config: &SocketConfig,
+    mode: Mode,
+    (rx, tx): RxTx,
+    endpoint: Endpoint,
+) -> Socket {
+    let first = socket.receiver.core.clone();
+    let queue = first.queue.clone();
+    // From here on the queue's rings are common property.
+    socket.receiver.fill.ring.put(&queue);
+    socket.sender.completion.put(&queue);
     let levels =
         [rx.as_ref().map(|rx| rx.indices().clone()), tx.as_ref().map(|tx| tx.indices().clone())];
-    let queue = core.queue.clone();
-    let endpoint = Endpoint::Kernel(fd);
-    let target = config.fill_target();
+    let (umem, interface) = (&first.umem, &first.interface);
+    let core = Core::new(umem, interface, first.queue_id, mode, levels, endpoint, queue);
     // No program is detached under this socket either, whichever of the two is closed first.
-    let attachment = lock(&core.attachment).clone();
-    let core = Core::new(&core.umem, &core.interface, core.queue_id, mode, levels, endpoint, queue);
+    let attachment = lock(&first.attachment).clone();
     *lock(&core.attachment) = attachment;
-    Ok(Socket {
-        receiver: Receiver::new(core.clone(), rx, Share::Common, target),
-        sender: Sender::new(core, tx, Share::Common),
-    })
+    Socket {
+        receiver: Receiver::new(core.clone(), rx, Share::Common, config),
+        sender: Sender::new(core, tx, Share::Common, config),
+    }
 }
 
 #[cfg(test)]

@@ -12,14 +12,13 @@ use super::{SocketConfig, endpoint::Endpoint};
 use crate::{
     ring::{Consumer, Indices, Producer, RingSize},
     sync::{Arc, AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, lock},
-    umem::{Held, Holder, Tally, Timestamps, Umem, to_u32},
+    umem::{DeviceQueue, Flights, Held, Holder, Tally, Timestamps, Umem, to_u32},
 };
 
 /// What is common to all sockets of a queue; gone with the last of them.
 pub(crate) struct Queue {
     pub(super) umem: Umem,
-    pub(super) ifindex: u32,
-    pub(super) id: u32,
+    pub(super) place: DeviceQueue,
     pub(super) fill_size: RingSize,
     pub(super) completion_size: RingSize,
     /// The Fill and the Completion ring, to look at; none at the end, since they keep the rings mapped.
@@ -29,11 +28,15 @@ pub(crate) struct Queue {
     pub(super) filled: Outstanding,
     /// Frames given to the kernel to send, and not completed yet.
     pub(super) sending: Outstanding,
+    /// Clones that the kernel has; `sending` counts them too.
+    pub(super) clones: Arc<Flights>,
     /// When packets were sent for which that was asked.
     pub(super) timestamps: Mutex<Timestamps>,
     /// The rings, while no sole socket has them.
     fill: Mutex<Option<Producer<u64>>>,
     completion: Mutex<Option<Consumer<u64>>>,
+    /// Frames were taken off the account because somebody said that the kernel has not got them.
+    doubtful: AtomicBool,
     /// Somebody else has seen the descriptor of a member, and may have put it into a map of theirs.
     exposed: AtomicBool,
     /// The socket on which the rings were made: it stays open as long as they are used.
@@ -44,24 +47,25 @@ impl Queue {
     /// A queue with its rings, to be held by one socket for now.
     pub(crate) fn new(
         umem: &Umem,
-        (ifindex, id): (u32, u32),
+        place: DeviceQueue,
         config: &SocketConfig,
         [fill, completion]: [&Indices; 2],
         owner: Endpoint,
     ) -> Arc<Self> {
         let queue = Arc::new(Self {
             umem: umem.clone(),
-            ifindex,
-            id,
+            place,
             fill_size: config.fill,
             completion_size: config.completion,
             fill_level: Some(fill.clone()),
             completion_level: Some(completion.clone()),
             filled: Outstanding::default(),
             sending: Outstanding::default(),
+            clones: Arc::default(),
             timestamps: Mutex::new(Timestamps::new(config.completion.get())),
             fill: Mutex::default(),
             completion: Mutex::default(),
+            doubtful: AtomicBool::new(false),
             exposed: AtomicBool::new(false),
             owner: Some(owner),
         });
@@ -69,14 +73,28 @@ impl Queue {
         queue
     }
 
+    /// Takes so many frames off those that are being sent, or all that are no clones; returns how many. Whoever
+    /// calls it holds the Completion ring.
+    pub(super) fn refuse(&self, descriptors: u32) -> u32 {
+        let count = descriptors.min(self.sending.get().saturating_sub(self.clones.get()));
+        self.sending.sub(count);
+        self.doubtful.store(true, Ordering::Relaxed);
+        count
+    }
+
     /// A member's descriptor is given out.
     pub(super) fn expose(&self) {
         self.exposed.store(true, Ordering::Relaxed);
     }
 
+    /// Whether others may have a descriptor of a member.
+    pub(super) fn is_exposed(&self) -> bool {
+        self.exposed.load(Ordering::Relaxed)
+    }
+
     /// Waits until what the kernel took from the Fill ring is what the ring says, where that can be known.
     fn settle(&self, owner: Option<&Endpoint>) -> bool {
-        !self.exposed.load(Ordering::Relaxed) && owner.is_some_and(Endpoint::finish_receiving)
+        !self.is_exposed() && owner.is_some_and(Endpoint::finish_receiving)
     }
 }
 
@@ -84,27 +102,30 @@ impl Holder for Queue {
     fn count(&self, tally: &mut Tally) {
         let completed = self.completion_level.as_ref().map_or(0, Indices::level);
         tally.fill += i64::from(self.filled.balance());
-        tally.completion += i64::from(completed);
-        tally.tx += i64::from(self.sending.balance()) - i64::from(completed);
+        let clones = i64::from(self.clones.get());
+        let sending = i64::from(self.sending.balance()) - clones;
+        let completed = i64::from(completed);
+        // Which of the completed ones are clones is seen when they are taken.
+        let completed = if clones > 0 { completed.min(sending.max(0)) } else { completed };
+        tally.completion += completed;
+        tally.tx += sending - completed;
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        let (umem, geometry) = (self.umem.clone(), *self.umem.geometry());
+        let umem = self.umem.clone();
         let owner = self.owner.take();
         // Asked before the rings are read: once it has let go, the kernel moves no index any more.
         let let_go = owner.as_ref().is_some_and(Endpoint::is_let_go);
         // Completed frames are ours already.
-        let completed = lock(&self.completion).take().map_or(Vec::new(), Consumer::into_ready);
-        let home: Vec<u64> = completed
-            .iter()
-            .filter(|address| geometry.holds(**address))
-            .map(|address| geometry.base(*address))
-            .collect();
-        umem.counts().lose(to_u32(completed.len() - home.len()));
-        self.sending.sub(to_u32(completed.len()));
-        umem.returned(&home);
+        let mut completed = lock(&self.completion).take().map_or(Vec::new(), Consumer::into_ready);
+        let all = completed.len();
+        self.sending.sub(to_u32(all));
+        completed.retain(|address| !umem.geometry().holds_clone(*address));
+        let never_sent = self.clones.land(all - completed.len());
+        umem.counts().lose(to_u32(never_sent));
+        umem.take_back(&completed);
         // What lies in the Fill ring the kernel may still take until the socket is closed. What it took
         // before, and what lay in TX rings, it may have finished meanwhile: of that only the number is
         // sure.
@@ -113,16 +134,19 @@ impl Drop for Queue {
         if !published {
             known.drain(..known.len().min(UNPUBLISHED));
         }
-        let held = self.filled.get().saturating_add(self.sending.get());
+        let sending = self.sending.get().saturating_sub(self.clones.get());
+        let held = self.filled.get().saturating_add(sending);
         let unknown = held.saturating_sub(to_u32(known.len()));
+        umem.close_flights(&self.clones, self.place);
         // Held before it is closed: whoever binds the queue next finds them.
-        umem.quarantine(Held { ifindex: self.ifindex, queue: self.id, known, unknown });
+        let doubtful = self.doubtful.load(Ordering::Relaxed);
+        umem.quarantine(Held { queue: self.place, known, unknown, doubtful });
         // Unmapped before it is closed: a mapped ring keeps the kernel's socket alive.
         self.fill_level = None;
         self.completion_level = None;
         drop(owner);
         if let_go {
-            umem.queue_is_free(self.ifindex, self.id, &[]);
+            umem.queue_is_free(self.place, &[]);
         }
     }
 }
@@ -160,11 +184,19 @@ pub(super) enum Share<R> {
 
 impl<R: QueueRing> Share<R> {
     /// Uses the ring: at no cost for the queue's one socket, behind the lock for others.
+    ///
+    /// `act` is a function and no closure, and gets what `argument` makes: both are used in two places, in
+    /// one of which they are to become one with the code of the caller.
     #[inline]
-    pub(super) fn with<T>(&mut self, queue: &Queue, act: impl FnOnce(&mut R) -> T) -> T {
+    pub(super) fn with<A, T>(
+        &mut self,
+        queue: &Queue,
+        argument: impl FnOnce() -> A,
+        act: impl FnOnce(&mut R, A) -> T,
+    ) -> T {
         match self {
-            Self::Sole(ring) => act(ring),
-            Self::Common => act(&mut Locked(lock(R::place(queue)))),
+            Self::Sole(ring) => act(ring, argument()),
+            Self::Common => with_common(queue, argument(), act),
         }
     }
 
@@ -182,6 +214,16 @@ impl<R: QueueRing> Share<R> {
             Self::Common => Box::new(Locked(lock(R::place(queue)))),
         }
     }
+}
+
+/// Apart, so that the code of sole sockets has no lock in it.
+#[inline(never)]
+fn with_common<R: QueueRing, A, T>(
+    queue: &Queue,
+    argument: A,
+    act: impl FnOnce(&mut R, A) -> T,
+) -> T {
+    act(&mut Locked(lock(R::place(queue))), argument)
 }
 
 /// A ring behind the queue's lock.
@@ -212,15 +254,32 @@ pub(super) struct Outstanding {
 
 impl Outstanding {
     /// How many there are: none, where more came back than were given.
+    #[inline]
     pub(super) fn get(&self) -> u32 {
         self.balance().max(0).cast_unsigned()
     }
 
     /// As [`get`](Self::get), but below zero where more came back than were given: the kernel returned
     /// descriptors behind which there is no frame.
+    #[inline]
     fn balance(&self) -> i32 {
-        let count = self.count.load(Ordering::Relaxed);
+        self.balance_of(self.count.load(Ordering::Relaxed))
+    }
+
+    /// The same with this count.
+    #[inline]
+    fn balance_of(&self, count: u32) -> i32 {
         count.wrapping_sub(self.left.load(Ordering::Relaxed)).cast_signed()
+    }
+
+    /// Takes frames off that came back, and gives as many as there are fewer than `target` then to `refill`,
+    /// which says how many it gave.
+    #[inline]
+    pub(super) fn exchange(&self, back: u32, target: u32, refill: impl FnOnce(u32) -> u32) {
+        let count = self.count.load(Ordering::Relaxed).wrapping_sub(back);
+        let balance = self.balance_of(count).max(0).cast_unsigned();
+        let filled = if balance < target { refill(target - balance) } else { 0 };
+        self.count.store(count.wrapping_add(filled), Ordering::Relaxed);
     }
 
     /// A plain load and store: whoever changes it holds the ring, inline or by its lock.

@@ -7,18 +7,20 @@ use std::{
 };
 
 use super::{
-    Interest, Ready,
+    Interest, Ready, SocketConfig,
     core::Core,
     queue::Share,
-    wait::{self, Link, Look},
+    refill::Refill,
+    sender::Sender,
+    wait::{self, Link, Look, Wait},
 };
 use crate::{
     Batch, Error, ErrorKind, Result, Step,
     program::MapEntry,
     ring::{Consumer, Producer},
-    sync::{Arc, Ordering},
+    sync::Arc,
     sys::uapi::Desc,
-    umem::{Cache, Received, Taken, to_u32},
+    umem::{Received, Taken, to_u32},
 };
 
 /// Receives in a row that find nothing before the link is asked for: a loop that spins without ever
@@ -30,14 +32,11 @@ const IDLE_RECEIVES: u32 = 1 << 16;
 #[repr(align(128))]
 pub struct Receiver {
     pub(super) rx: Option<Consumer<Desc>>,
-    pub(super) fill: Share<Producer<u64>>,
-    cache: Cache,
-    /// Frames that the kernel shall have at most to receive into.
-    target: u32,
+    pub(super) fill: Refill,
     idle: u32,
     /// The RX ring begins with the rest of a packet whose beginning was dropped.
     cut_off: bool,
-    pub(super) link: Link,
+    link: Link,
     /// The socket's place in the XSKMAP, given up first.
     pub(super) entry: Option<MapEntry>,
     pub(super) core: Arc<Core>,
@@ -48,13 +47,11 @@ impl Receiver {
         core: Arc<Core>,
         rx: Option<Consumer<Desc>>,
         fill: Share<Producer<u64>>,
-        target: u32,
+        config: &SocketConfig,
     ) -> Self {
         Self {
             rx,
-            fill,
-            cache: Cache::new(&core.umem),
-            target,
+            fill: Refill::new(fill, &core.umem, config),
             idle: 0,
             cut_off: false,
             link: Link::new(),
@@ -69,36 +66,68 @@ impl Receiver {
         self.recv_with(batch, None)
     }
 
-    /// Receives, and refills from the other half's cache too, where both are in one hand.
+    /// Receives, and refills from what the other half got back too, where both are in one hand.
     #[inline]
     pub(super) fn recv_with(
         &mut self,
         batch: &mut Batch,
-        completed: Option<&mut Cache>,
+        sender: Option<&mut Sender>,
     ) -> Result<usize> {
-        let core = &*self.core;
+        let Self { rx, fill, core, .. } = self;
+        let core: &Core = core;
         if !core.umem.is(batch.umem()) {
             return Err(wrong_umem(core, Step::Receive));
         }
-        let Some(rx) = &mut self.rx else {
-            return Err(core
-                .error(Step::Receive, ErrorKind::Unsupported, "the socket only sends")
-                .hint("open it without `send_only`"));
-        };
+        let Some(rx) = rx else { return Err(sends_only(core)) };
+        if core.mode.multi_buffer || core.mode.busy_poll {
+            return self.recv_packets(batch, sender);
+        }
+        let received = rx.peek(batch.room());
+        let count = received.len();
+        // Frames that the batch has to spare go first, which leaves it empty for those to come.
+        let sleeps = fill.refill(core, count, Some(&mut *batch), sender);
+        let bad = batch.receive(received);
+        if bad > 0 || sleeps || count == 0 {
+            return self.settle(Taken { good: count - bad, bad }, sleeps, Ok(()));
+        }
+        core.rx.received.add(count);
+        core.rx.spared.add(usize::from(core.mode.need_wakeup));
+        self.idle = 0;
+        Ok(count)
+    }
+
+    /// As [`recv_with`](Self::recv_with), where packets may have several frames or the driver has to be
+    /// called.
+    #[inline(never)]
+    fn recv_packets(&mut self, batch: &mut Batch, sender: Option<&mut Sender>) -> Result<usize> {
+        let Self { rx, fill, cut_off, core, link, .. } = self;
+        let Some(rx) = rx else { return Ok(0) };
         // Before the look at the ring: it brings packets.
-        let driven = if core.mode.busy_poll { drive(core, &mut self.link) } else { Ok(()) };
-        let Received { packets: good, frames, bad, .. } = if core.mode.multi_buffer {
-            receive_packets(core, rx, batch, &mut self.cut_off)
+        let driven = if core.mode.busy_poll { drive(core, link) } else { Ok(()) };
+        let received = if core.mode.multi_buffer {
+            receive_packets(core, rx, batch, cut_off)
         } else {
-            let Taken { good, bad } = batch.receive(rx.peek(to_u32(batch.room())));
-            Received { packets: good, frames: good + bad, bad, oversized: false }
+            let received = rx.peek(batch.room());
+            let frames = received.len();
+            let bad = batch.receive(received);
+            Received { packets: frames - bad, frames, bad, oversized: false }
         };
+        let Received { packets: good, frames, bad, .. } = received;
+        let sleeps = fill.refill(core, frames, Some(&mut *batch), sender);
+        batch.note();
+        self.settle(Taken { good, bad }, sleeps, driven)
+    }
+
+    /// Counts what was received, and makes the calls that are due.
+    #[inline(never)]
+    fn settle(&mut self, taken: Taken, sleeps: bool, driven: Result<()>) -> Result<usize> {
+        let Taken { good, bad } = taken;
+        let core = &*self.core;
         core.rx.received.add(good);
         if bad > 0 {
             core.rx.lost.add(bad);
             core.umem.counts().lose(to_u32(bad));
         }
-        let sleeps = self.refill(frames, Some(batch), completed);
         if sleeps {
             self.wake(good > 0)?;
         }
@@ -123,61 +152,18 @@ impl Receiver {
     ///
     /// As [`Socket::wait`](super::Socket::wait).
     pub fn wait(&mut self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
-        let core = self.core.clone();
-        let timeout = timeout.into();
-        wait::possible(&core, Interest::READABLE, Interest::of(self.rx.is_some(), false), timeout)?;
-        // Its own, so that `look` can borrow the rest.
-        let mut link = std::mem::replace(&mut self.link, Link::new());
-        let ready = wait::wait(&core, &mut link, Interest::READABLE, timeout, || self.look(None));
-        self.link = link;
-        ready.map(Ready::readable)
+        wait::wait(self, Interest::READABLE, timeout.into()).map(Ready::readable)
     }
 
-    /// Gives the kernel frames, calls it if it sleeps, and looks for packets.
-    pub(super) fn look(&mut self, completed: Option<&mut Cache>) -> Result<Look> {
+    /// Gives the kernel frames, calls it if it sleeps, and says whether there are packets.
+    pub(super) fn look_with(&mut self, sender: Option<&mut Sender>) -> Result<bool> {
         if self.core.mode.busy_poll && self.rx.is_some() {
             drive(&self.core, &mut self.link)?;
         }
-        if self.refill(0, None, completed) {
+        if self.fill.refill(&self.core, 0, None, sender) {
             self.wake(false)?;
         }
-        let readable = self.rx.as_mut().is_some_and(|rx| rx.available(1) > 0);
-        Ok(Look { ready: Ready { readable, writable: false }, ..Look::default() })
-    }
-
-    /// Gives the kernel new frames for those received: the batch's spare ones first, then completed
-    /// ones, then the cache's, then the pool's. Returns whether the kernel waits for a call.
-    fn refill(
-        &mut self,
-        received: usize,
-        batch: Option<&mut Batch>,
-        completed: Option<&mut Cache>,
-    ) -> bool {
-        let Self { fill, cache, target, core, .. } = self;
-        let (queue, umem) = (&*core.queue, &core.umem);
-        let sleeps = fill.with(queue, |ring| {
-            queue.filled.sub(to_u32(received));
-            let missing = target.saturating_sub(queue.filled.get());
-            if missing > 0 {
-                let mut slots = ring.reserve_up_to(missing);
-                if let Some(batch) = batch {
-                    batch.spare_mut().fill(umem, &mut slots);
-                    batch.note();
-                }
-                if let Some(completed) = completed {
-                    completed.list_mut().fill(umem, &mut slots);
-                }
-                let rest = slots.len() - slots.written();
-                if rest > 0 {
-                    cache.with(rest, umem.pool()).fill(umem, &mut slots);
-                }
-                let filled = slots.submit();
-                queue.filled.add(to_u32(filled));
-            }
-            ring.indices().needs_wakeup()
-        });
-        core.rx.cached.store(to_u32(cache.len()), Ordering::Relaxed);
-        sleeps
+        Ok(self.rx.as_mut().is_some_and(|rx| rx.available(1) > 0))
     }
 
     #[cold]
@@ -207,7 +193,7 @@ fn receive_packets(
 ) -> Received {
     let mut all = Received::default();
     loop {
-        let received = batch.receive_packets(rx.peek(to_u32(batch.room())), cut_off);
+        let received = batch.receive_packets(rx.peek(batch.room()), cut_off);
         all.frames += received.frames;
         all.bad += received.bad;
         core.rx.oversized.add(usize::from(received.oversized));
@@ -218,9 +204,35 @@ fn receive_packets(
     }
 }
 
+#[cold]
+fn sends_only(core: &Core) -> Error {
+    core.error(Step::Receive, ErrorKind::Unsupported, "the socket only sends")
+        .hint("open it without `send_only`")
+}
+
+#[cold]
 pub(super) fn wrong_umem(core: &Core, step: Step) -> Error {
     core.error(step, ErrorKind::WrongUmem, "the batch belongs to another UMEM than the socket")
         .hint("make it with `socket.umem().batch(…)`; packets get from one UMEM to another by copying")
+}
+
+impl Wait for Receiver {
+    fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    fn link(&mut self) -> &mut Link {
+        &mut self.link
+    }
+
+    fn can(&self) -> Interest {
+        Interest::of(self.rx.is_some(), false)
+    }
+
+    fn look(&mut self, _: Interest) -> Result<Look> {
+        let readable = self.look_with(None)?;
+        Ok(Look { ready: Ready { readable, writable: false }, ..Look::default() })
+    }
 }
 
 impl AsFd for Receiver {
@@ -231,10 +243,7 @@ impl AsFd for Receiver {
 
 impl fmt::Debug for Receiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Receiver")
-            .field("interface", &self.core.interface)
-            .field("queue", &self.core.queue_id)
-            .finish_non_exhaustive()
+        self.core.debug("Receiver", f)
     }
 }
 
@@ -242,9 +251,7 @@ impl Drop for Receiver {
     fn drop(&mut self) {
         // No more packets are redirected here; only then are the rings given up.
         self.entry = None;
-        self.cache.flush(self.core.umem.pool());
-        self.core.rx.cached.store(0, Ordering::Relaxed);
-        self.fill.put(&self.core.queue);
+        self.fill.close(&self.core);
         self.core.leave_rx(self.rx.take());
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use bytemuck::Pod;
 
-use super::{Socket, queue::Outstanding};
+use super::{Socket, queue::Queue};
 use crate::{
     Umem,
     ring::{CompletionRing, Consumer, Desc, FillRing, Producer, RxRing, TxRing},
@@ -45,14 +45,61 @@ pub struct Rings<'a> {
     tx: Option<Access<'a, Producer<Desc>>>,
     fill: Access<'a, Producer<u64>>,
     completion: Access<'a, Consumer<u64>>,
-    sending: &'a Outstanding,
+    /// The one that sends.
+    queue: &'a Queue,
     umem: &'a Umem,
 }
 
 /// A ring, inline or locked, and the account that is settled when it is given back.
 type Access<'a, R> = Box<dyn DerefMut<Target = R> + 'a>;
 
+/// All rings of a socket at once, by [`Rings::split_mut`].
+#[derive(Debug)]
+pub struct RingsMut<'a> {
+    /// As [`Rings::rx`].
+    pub rx: Option<RxRing<'a>>,
+    /// As [`Rings::tx`].
+    pub tx: Option<TxRing<'a>>,
+    /// As [`Rings::fill`].
+    pub fill: FillRing<'a>,
+    /// As [`Rings::completion`].
+    pub completion: CompletionRing<'a>,
+}
+
 impl Rings<'_> {
+    /// All four, to move descriptors from one to the other.
+    ///
+    /// ```
+    /// # use xskit::{SocketConfig, UmemConfig, fake};
+    /// # let umem = UmemConfig::new(64).build()?;
+    /// # let config = SocketConfig::default().fill(xskit::RingSize::new(32)?);
+    /// # let (mut socket, kernel) = fake::socket(&umem, &config)?;
+    /// # kernel.deliver(b"a packet");
+    /// let mut rings = socket.rings();
+    /// let mut rings = rings.split_mut();
+    /// let (Some(rx), Some(tx)) = (&mut rings.rx, &mut rings.tx) else { unreachable!() };
+    /// let packets = rx.peek(16);
+    /// let mut slots = tx.reserve_up_to(packets.len());
+    /// let (before, after) = packets.slices();
+    /// for packets in [before, after] {
+    ///     // SAFETY: the frames came out of RX, and nobody else has them.
+    ///     unsafe { slots.write(packets) };
+    /// }
+    /// let sent = slots.submit();
+    /// assert_eq!(packets.release_first(sent), 1);
+    /// # drop(rings);
+    /// # assert_eq!(kernel.transmit(1), [b"a packet"]);
+    /// # Ok::<(), xskit::Error>(())
+    /// ```
+    pub fn split_mut(&mut self) -> RingsMut<'_> {
+        RingsMut {
+            rx: self.rx.as_deref_mut().map(|ring| RxRing::new(ring)),
+            tx: self.tx.as_deref_mut().map(|ring| TxRing::new(ring)),
+            fill: FillRing::new(&mut self.fill),
+            completion: CompletionRing::new(&mut self.completion),
+        }
+    }
+
     /// Received packets; none for a socket that only sends.
     pub fn rx(&mut self) -> Option<RxRing<'_>> {
         self.rx.as_deref_mut().map(|ring| RxRing::new(ring))
@@ -79,10 +126,10 @@ impl Rings<'_> {
     /// The kernel counts what it refuses on TX
     /// ([`tx_invalid_descs`](super::KernelStatistics::tx_invalid_descs)); whether it returns it through
     /// Completion too differs between kernels. What does not come back would count as a frame with
-    /// the kernel for ever.
+    /// the kernel for ever. No more are taken off than the kernel has.
     pub fn refused(&mut self, descriptors: u32) {
         // Too many here can only leave frames of a closed socket unfound, never have one found twice.
-        self.sending.sub(descriptors);
+        let descriptors = self.queue.refuse(descriptors);
         self.umem.counts().detach(descriptors.cast_signed());
     }
 }
@@ -112,7 +159,7 @@ impl Socket {
                 writes.umem.counts().detach(-frames.cast_signed());
             })
         });
-        let fill = receiver.fill.borrow(&reads.queue);
+        let fill = receiver.fill.ring.borrow(&reads.queue);
         let fill = Counted::boxed(fill, |frames| {
             filled.add(frames);
             reads.umem.counts().detach(-frames.cast_signed());
@@ -122,7 +169,7 @@ impl Socket {
             sending.sub(frames);
             writes.umem.counts().detach(frames.cast_signed());
         });
-        Rings { rx, tx, fill, completion, sending, umem: &writes.umem }
+        Rings { rx, tx, fill, completion, queue: &writes.queue, umem: &writes.umem }
     }
 }
 

@@ -7,18 +7,19 @@ use std::{
 };
 
 use super::{
-    Interest, Ready,
+    Interest, Ready, SocketConfig,
     core::Core,
     queue::Share,
+    reap::Reap,
     receiver::wrong_umem,
-    wait::{self, Link, Look},
+    wait::{self, Link, Look, Wait},
 };
 use crate::{
-    Batch, ErrorKind, Result, Step,
-    ring::{Consumer, Producer},
+    Batch, Error, ErrorKind, Result, Step,
+    ring::{Consumer, Producer, Reserved},
     sync::{Arc, Ordering, fence, lock},
     sys::uapi::Desc,
-    umem::{self, Cache, Taken, TxTimestamp, to_u32},
+    umem::{Cache, Taken, TxTimestamp, to_u32},
 };
 
 /// The sending half of a [`Socket`](super::Socket): one thread sends packets with it while another
@@ -27,11 +28,13 @@ use crate::{
 pub struct Sender {
     pub(super) tx: Option<Producer<Desc>>,
     pub(super) completion: Share<Consumer<u64>>,
-    cache: Cache,
+    pub(super) cache: Cache,
     /// The kernel was called and could not take all: it has to be called again.
     owes_kick: bool,
     /// Slots that the packet needs which `send` had no room for.
-    needs: u32,
+    pub(super) needs: u32,
+    /// What is submitted is seen by the kernel before its flag is read: a fence, where it changes that.
+    has_fence: bool,
     link: Link,
     pub(super) core: Arc<Core>,
 }
@@ -41,13 +44,15 @@ impl Sender {
         core: Arc<Core>,
         tx: Option<Producer<Desc>>,
         completion: Share<Consumer<u64>>,
+        config: &SocketConfig,
     ) -> Self {
         Self {
             tx,
             completion,
-            cache: Cache::new(&core.umem),
+            cache: Cache::new(&core.umem, config.frame_cache, config.completion.get()),
             owes_kick: false,
             needs: 1,
+            has_fence: core.mode.need_wakeup && core.endpoint.changes_flags(core.mode.zero_copy),
             link: Link::new(),
             core,
         }
@@ -60,45 +65,33 @@ impl Sender {
         if !core.umem.is(batch.umem()) {
             return Err(wrong_umem(core, Step::Send));
         }
-        if batch.multi_buffer() && !core.mode.multi_buffer && batch.has_several_frames() {
-            return Err(core
-                .error(
-                    Step::Send,
-                    ErrorKind::Unsupported,
-                    "a packet of several frames, on a socket without multi-buffer",
-                )
-                .hint("open it with `SocketConfig::multi_buffer`"));
+        let plain = !batch.multi_buffer() && !core.umem.has_tx_metadata();
+        if !plain {
+            check(core, batch)?;
         }
-        if core.umem.has_tx_metadata() && !core.mode.launch_time && batch.has_launch_time() {
-            return Err(core
-                .error(
-                    Step::Send,
-                    ErrorKind::Unsupported,
-                    "a launch time, which this kernel or device cannot keep",
-                )
-                .hint("`Mode::launch_time` says whether it can"));
-        }
-        let Some(tx) = &mut self.tx else {
-            return Err(core
-                .error(Step::Send, ErrorKind::Unsupported, "the socket only receives")
-                .hint("open it without `receive_only`"));
+        let Some(tx) = &mut self.tx else { return Err(receives_only(core)) };
+        let mut slots = tx.reserve_up_to(batch.len());
+        let sent = if plain {
+            batch.send(&mut slots)
+        } else {
+            batch.send_packets(&mut slots, core.mode.max_frames as usize)
         };
-        let mut slots = tx.reserve_up_to(to_u32(batch.len()));
-        let most = core.mode.max_frames as usize;
-        let count = batch.send(&mut slots, most).unwrap_or_else(|| {
-            core.tx.refused.add(batch.recycle_refused(most));
-            batch.send(&mut slots, most).unwrap_or(0)
-        });
-        // Counted before they can complete.
-        let Taken { good, bad } = self.completion.with(&core.queue, |ring| {
-            core.queue.sending.add(to_u32(count));
-            reap(core, ring, Some(batch), &mut self.cache)
-        });
-        slots.submit();
+        let count = match sent {
+            Some(count) => count,
+            None => send_others(core, batch, &mut slots),
+        };
+        let cache = &mut self.cache;
+        let taken = self.completion.with(
+            &core.queue,
+            || Reap::into_cache(core, cache).submitting(to_u32(count)).into_batch(&mut *batch),
+            Reap::from,
+        );
+        // Before the kernel can have them: from there, another socket of the queue may take them at once.
         batch.sent(count);
+        slots.submit();
         self.needs = to_u32(batch.first_frames());
         core.tx.sent.add(count);
-        self.completed(good, bad);
+        self.completed(taken);
         self.wake(count > 0)?;
         Ok(count)
     }
@@ -109,14 +102,7 @@ impl Sender {
     ///
     /// As [`Socket::wait`](super::Socket::wait).
     pub fn wait(&mut self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
-        let core = self.core.clone();
-        let timeout = timeout.into();
-        wait::possible(&core, Interest::WRITABLE, Interest::of(false, self.tx.is_some()), timeout)?;
-        // Its own, so that `look` can borrow the rest.
-        let mut link = std::mem::replace(&mut self.link, Link::new());
-        let ready = wait::wait(&core, &mut link, Interest::WRITABLE, timeout, || self.look());
-        self.link = link;
-        ready.map(Ready::writable)
+        wait::wait(self, Interest::WRITABLE, timeout.into()).map(Ready::writable)
     }
 
     /// Takes completed frames back without sending anything, and pays a kick that is owed; returns how
@@ -126,12 +112,17 @@ impl Sender {
     ///
     /// As [`Socket::send`](super::Socket::send).
     pub fn reap(&mut self) -> Result<usize> {
-        let core = &*self.core;
-        let Taken { good, bad } =
-            self.completion.with(&core.queue, |ring| reap(core, ring, None, &mut self.cache));
-        self.completed(good, bad);
+        let completed = self.reap_into_cache();
         self.wake(false)?;
-        Ok(good)
+        Ok(completed)
+    }
+
+    /// Takes completed frames back; returns how many there were.
+    fn reap_into_cache(&mut self) -> usize {
+        let (core, cache) = (&*self.core, &mut self.cache);
+        let taken = self.completion.with(&core.queue, || Reap::into_cache(core, cache), Reap::from);
+        self.completed(taken);
+        taken.good
     }
 
     /// As [`Socket::timestamps`](super::Socket::timestamps).
@@ -142,39 +133,25 @@ impl Sender {
     /// Packets that lie in the TX ring, not taken by the kernel yet: by a look at the ring, so that there
     /// may be fewer by now.
     ///
-    /// While there are any, a thread that waits for something else than this socket calls
-    /// [`reap`](Self::reap) now and then, since the kernel may have to be called again for them.
+    /// While there are any, the kernel may have to be called again for them: a thread that waits for
+    /// something else waits for this half too ([`Waiting::reap`](super::Waiting::reap)), or calls
+    /// [`reap`](Self::reap) now and then.
     pub fn unsent(&self) -> usize {
         self.tx.as_ref().map_or(0, |tx| tx.indices().level() as usize)
     }
 
-    /// Takes completed frames back, calls the kernel if it sleeps, and looks for room.
-    pub(super) fn look(&mut self) -> Result<Look> {
-        self.reap()?;
-        let needs = self.needs;
-        let Some(tx) = &mut self.tx else { return Ok(Look::default()) };
-        let writable = tx.free(needs) >= needs;
-        // `poll` says that there is room as soon as half of the ring is free.
-        let crowded = !writable && needs > tx.indices().size() / 2;
-        Ok(Look { ready: Ready { readable: false, writable }, owes_kick: self.owes_kick, crowded })
-    }
-
-    /// Frames that came back, not yet in the pool: for the other half to use.
-    pub(super) fn cache_mut(&mut self) -> &mut Cache {
-        &mut self.cache
-    }
-
-    fn completed(&self, good: usize, bad: usize) {
+    #[inline]
+    pub(super) fn completed(&self, taken: Taken) {
         let core = &self.core;
-        core.tx.completed.add(good);
-        if bad > 0 {
-            core.tx.lost.add(bad);
-            core.umem.counts().lose(to_u32(bad));
+        core.tx.completed.add(taken.good);
+        if taken.bad > 0 {
+            core.tx.lost.add(taken.bad);
+            core.umem.counts().lose(to_u32(taken.bad));
         }
-        self.note_cache();
     }
 
     /// Publishes the number that `audit` adds up.
+    #[inline]
     pub(super) fn note_cache(&self) {
         let core = &self.core;
         let cached = to_u32(self.cache.len());
@@ -186,10 +163,11 @@ impl Sender {
     /// The flag is read on every call, also when nothing was submitted: the kernel has no fence
     /// between setting it and looking at the ring a last time, so that no fence of ours can prove that
     /// it was not set just after we looked.
-    fn wake(&mut self, submitted: bool) -> Result<()> {
+    #[inline]
+    pub(super) fn wake(&mut self, submitted: bool) -> Result<()> {
         let Some(tx) = &self.tx else { return Ok(()) };
         let may_sleep = self.core.mode.need_wakeup;
-        if submitted && may_sleep {
+        if submitted && self.has_fence {
             // Hardening: the index that we have just published is seen before the flag is read.
             fence(Ordering::SeqCst);
         }
@@ -206,15 +184,15 @@ impl Sender {
     }
 
     /// Calls the kernel until it has taken all, or says that it cannot now.
+    #[inline(never)]
     fn kick(&mut self) -> Result<()> {
-        let core = &*self.core;
-        let Some(tx) = &self.tx else { return Ok(()) };
         self.owes_kick = false;
-        let mut level = tx.indices().level();
+        let mut level = self.unsent();
         // In copy mode a call takes 32 packets or more, or drops one: this many calls are enough
         // while each makes progress.
         let calls = level + 1;
         for _ in 0..calls {
+            let core = &*self.core;
             core.tx.wakeups.add(1);
             let Err(error) = core.endpoint.kick_tx() else { return Ok(()) };
             match error.raw_os_error() {
@@ -224,19 +202,13 @@ impl Sender {
                 _ => return Err(core.os_error(Step::Send, error)),
             }
             let before = level;
-            level = tx.indices().level();
+            level = self.unsent();
             if level == 0 {
                 return Ok(());
             }
-            if level == before {
-                // The budget of what may be in flight, or the Completion ring, is full.
-                let Taken { good, bad } = self
-                    .completion
-                    .with(&core.queue, |ring| reap(core, ring, None, &mut self.cache));
-                self.completed(good, bad);
-                if good == 0 {
-                    break;
-                }
+            // The budget of what may be in flight, or the Completion ring, is full.
+            if level == before && self.reap_into_cache() == 0 {
+                break;
             }
         }
         self.owes_kick = true;
@@ -244,21 +216,69 @@ impl Sender {
     }
 }
 
-/// Takes over all frames that the kernel has sent.
-#[inline]
-fn reap(
-    core: &Core,
-    ring: &mut Consumer<u64>,
-    batch: Option<&mut Batch>,
-    cache: &mut Cache,
-) -> Taken {
-    let completed = ring.peek(u32::MAX);
-    if core.umem.has_tx_metadata() {
-        core.umem.collect_timestamps(&completed, &core.queue.timestamps);
+/// Sends without the packets that the kernel would refuse.
+#[cold]
+fn send_others(core: &Core, batch: &mut Batch, slots: &mut Reserved<'_, Desc>) -> usize {
+    let most = core.mode.max_frames as usize;
+    core.tx.refused.add(batch.recycle_refused(most));
+    batch.send_packets(slots, most).unwrap_or(0)
+}
+
+/// Whether the packets' kind can be sent at all.
+#[inline(never)]
+fn check(core: &Core, batch: &mut Batch) -> Result<()> {
+    if batch.multi_buffer() && !core.mode.multi_buffer && batch.has_several_frames() {
+        return Err(core
+            .error(
+                Step::Send,
+                ErrorKind::Unsupported,
+                "a packet of several frames, on a socket without multi-buffer",
+            )
+            .hint("open it with `SocketConfig::multi_buffer`"));
     }
-    let taken = umem::complete(&core.umem, completed, batch, cache);
-    core.queue.sending.sub(to_u32(taken.good + taken.bad));
-    taken
+    if core.umem.has_tx_metadata() && !core.mode.launch_time && batch.has_launch_time() {
+        return Err(core
+            .error(
+                Step::Send,
+                ErrorKind::Unsupported,
+                "a launch time, which this kernel or device cannot keep",
+            )
+            .hint("`Mode::launch_time` says whether it can"));
+    }
+    Ok(())
+}
+
+#[cold]
+pub(super) fn receives_only(core: &Core) -> Error {
+    core.error(Step::Send, ErrorKind::Unsupported, "the socket only receives")
+        .hint("open it without `receive_only`")
+}
+
+impl Wait for Sender {
+    fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    fn link(&mut self) -> &mut Link {
+        &mut self.link
+    }
+
+    fn can(&self) -> Interest {
+        Interest::of(false, self.tx.is_some())
+    }
+
+    fn look(&mut self, interest: Interest) -> Result<Look> {
+        self.reap()?;
+        let needs = self.needs;
+        let Some(tx) = &mut self.tx else { return Ok(Look::default()) };
+        let writable = tx.free(needs as usize) >= needs;
+        // `poll` says that there is room as soon as half of the ring is free.
+        let crowded = !writable && needs > tx.indices().size() / 2;
+        // Of the TX ring, `poll` tells nothing then: its flag has to be read again.
+        let unsent = interest == Interest::NOTHING && tx.indices().level() > 0;
+        let owes_kick = self.owes_kick || unsent;
+        Ok(Look { ready: Ready { readable: false, writable }, owes_kick, crowded })
+    }
 }
 
 impl AsFd for Sender {
@@ -269,10 +289,7 @@ impl AsFd for Sender {
 
 impl fmt::Debug for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sender")
-            .field("interface", &self.core.interface)
-            .field("queue", &self.core.queue_id)
-            .finish_non_exhaustive()
+        self.core.debug("Sender", f)
     }
 }
 

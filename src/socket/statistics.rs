@@ -35,7 +35,7 @@ pub struct Statistics {
     pub kernel: KernelStatistics,
     /// Packets received into batches.
     pub received: u64,
-    /// Packets of more frames than the batch given to `recv` can ever hold: dropped.
+    /// Packets of more frames than the batch given to `recv`, or the RX ring, can ever hold: dropped.
     pub rx_oversized: u64,
     /// Frames given to the kernel to send. Counted at submission, not at completion.
     pub sent: u64,

@@ -6,14 +6,14 @@ use std::{
 };
 
 use super::core::Core;
-use crate::{Batch, ErrorKind, Result, Step};
+use crate::{Batch, ErrorKind, Result, Step, sync::Arc};
 
 /// How long a dead link may go unnoticed: `poll` is silent when the interface goes down or is deleted,
 /// so it is asked for this often.
 pub(super) const LINK_CHECK: Duration = Duration::from_millis(500);
 
 /// How soon a kick that the kernel could not follow is tried again.
-pub(super) const KICK_AGAIN: Duration = Duration::from_millis(1);
+const KICK_AGAIN: Duration = Duration::from_millis(1);
 
 /// What to [`wait`](super::Socket::wait) for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ impl Interest {
     pub const READABLE: Self = Self { readable: true, writable: false };
     /// Room to send.
     pub const WRITABLE: Self = Self { readable: false, writable: true };
+    /// Neither.
+    pub(super) const NOTHING: Self = Self { readable: false, writable: false };
     /// Whichever comes first.
     pub const BOTH: Self = Self { readable: true, writable: true };
 
@@ -86,6 +88,19 @@ pub(super) struct Look {
     pub(super) crowded: bool,
 }
 
+/// What can be waited for: a socket, or a half of one.
+pub(super) trait Wait {
+    fn core(&self) -> &Arc<Core>;
+
+    fn link(&mut self) -> &mut Link;
+
+    /// What it can be waited for.
+    fn can(&self) -> Interest;
+
+    /// Does what is owed to the kernel, and looks for what is of interest.
+    fn look(&mut self, interest: Interest) -> Result<Look>;
+}
+
 /// Watches whether the link is there.
 #[derive(Debug)]
 pub(super) struct Link {
@@ -106,8 +121,7 @@ impl Link {
     }
 
     /// When it has to be asked for again, from now.
-    #[cfg(feature = "tokio")]
-    pub(super) fn due_in(&self, now: Instant) -> Duration {
+    fn due_in(&self, now: Instant) -> Duration {
         LINK_CHECK.saturating_sub(now.duration_since(self.checked))
     }
 
@@ -130,13 +144,9 @@ impl Link {
 }
 
 /// Refuses to wait for ever for what can never come.
-pub(super) fn possible(
-    core: &Core,
-    interest: Interest,
-    can: Interest,
-    timeout: Option<Duration>,
-) -> Result<()> {
-    if timeout.is_some() || interest.readable && can.readable || interest.writable && can.writable {
+pub(super) fn possible(waiting: &(impl Wait + ?Sized), interest: Interest) -> Result<()> {
+    let (core, can) = (waiting.core(), waiting.can());
+    if interest.readable && can.readable || interest.writable && can.writable {
         return Ok(());
     }
     let error = if interest.readable {
@@ -149,30 +159,73 @@ pub(super) fn possible(
     Err(error)
 }
 
-/// Waits until `look` finds something, or the time is up.
+/// When the time is up. One too far away to be told is none.
+#[derive(Clone, Copy)]
+pub(super) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    pub(super) fn after(timeout: Option<Duration>) -> Self {
+        Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+    }
+
+    /// How long to wait until then, or until the next turn is due anyway.
+    pub(super) fn left(self) -> Duration {
+        self.0.map_or(LINK_CHECK, |deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// What came of one turn of waiting.
+pub(super) struct Turn {
+    /// What there is of interest.
+    pub(super) ready: Ready,
+    /// What `poll` is to wait for, if there is nothing.
+    pub(super) events: Interest,
+    /// When the next turn is due, whatever `poll` says.
+    pub(super) pause: Duration,
+}
+
+/// Does what is owed to the kernel, looks for what is of interest, and whether the link is there.
+pub(super) fn turn(waiting: &mut (impl Wait + ?Sized), interest: Interest) -> Result<Turn> {
+    let Look { ready, owes_kick, crowded } = waiting.look(interest)?;
+    let ready = Ready {
+        readable: ready.readable && interest.readable,
+        writable: ready.writable && interest.writable,
+    };
+    let mut pause = LINK_CHECK;
+    if ready.timed_out() {
+        let (now, core) = (Instant::now(), waiting.core().clone());
+        waiting.link().check_in_time(&core, Step::Wait, now)?;
+        pause = waiting.link().due_in(now);
+    }
+    // Of the last bit of room that is missing, no event tells.
+    if owes_kick || crowded {
+        pause = pause.min(KICK_AGAIN);
+    }
+    let events = Interest { writable: interest.writable && !crowded, ..interest };
+    Ok(Turn { ready, events, pause })
+}
+
+/// Waits until there is something of interest, or the time is up.
 pub(super) fn wait(
-    core: &Core,
-    link: &mut Link,
+    waiting: &mut impl Wait,
     interest: Interest,
     timeout: Option<Duration>,
-    mut look: impl FnMut() -> Result<Look>,
 ) -> Result<Ready> {
-    // A time too far away to be told is none.
-    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    if timeout.is_none() {
+        possible(waiting, interest)?;
+    }
+    let deadline = Deadline::after(timeout);
     loop {
-        let Look { ready, owes_kick, crowded } = look()?;
+        let Turn { ready, events, pause } = turn(waiting, interest)?;
         if !ready.timed_out() {
             return Ok(ready);
         }
-        let now = Instant::now();
-        link.check_in_time(core, Step::Wait, now)?;
-        let left = deadline.map_or(LINK_CHECK, |deadline| deadline.saturating_duration_since(now));
+        let left = deadline.left();
         if left.is_zero() {
             return Ok(ready);
         }
-        let slice = left.min(if owes_kick || crowded { KICK_AGAIN } else { LINK_CHECK });
-        let interest = Interest { writable: interest.writable && !crowded, ..interest };
-        match core.endpoint.poll(interest, slice) {
+        let core = waiting.core();
+        match core.endpoint.poll(events, left.min(pause)) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(core.os_error(Step::Wait, error)),

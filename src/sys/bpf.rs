@@ -10,6 +10,7 @@ use std::{
 use aya::maps::Map;
 use bytemuck::{NoUninit, Zeroable, bytes_of};
 
+const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 const BPF_OBJ_PIN: libc::c_long = 6;
 const BPF_OBJ_GET: libc::c_long = 7;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
@@ -35,6 +36,24 @@ struct LinkUpdate {
     program: i32,
     flags: u32,
     old_program: u32,
+}
+
+#[derive(Clone, Copy, NoUninit)]
+#[repr(C)]
+struct MapElement {
+    map: i32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// `bpf_cpumap_val`; kernels before 5.9 know only its first half.
+#[derive(Clone, Copy, NoUninit)]
+#[repr(C)]
+struct CpuMapValue {
+    queue_size: u32,
+    program: i32,
 }
 
 #[derive(Clone, Copy, NoUninit)]
@@ -71,8 +90,8 @@ pub(crate) struct LinkInfo {
 fn bpf<T: NoUninit>(command: libc::c_long, attributes: &T) -> io::Result<libc::c_long> {
     let bytes = bytes_of(attributes);
     // SAFETY: the attributes are ours and live for the call, which reads `bytes.len()` initialised
-    // bytes of them and writes nothing there; what they point to is a string that it reads, or in
-    // `link_info` room for what it writes, both of which outlive the call.
+    // bytes of them and writes nothing there; what they point to is a string, a key or a value that it
+    // reads, or in `link_info` room for what it writes, all of which outlive the call.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, bytes.as_ptr(), bytes.len()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
@@ -137,13 +156,35 @@ pub(crate) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::
     bpf(BPF_LINK_UPDATE, &attributes).map(drop)
 }
 
+/// Gives a CPU of a CPUMAP a queue and a kernel thread, and the thread a program, if there is one.
+///
+/// aya takes no other program than one that it has loaded itself.
+pub(crate) fn cpumap_set(
+    map: BorrowedFd<'_>,
+    cpu: u32,
+    queue_size: u32,
+    program: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    // A copy is never number 0, which stands for no program.
+    let program = program.map(|program| program.try_clone_to_owned()).transpose()?;
+    let value = CpuMapValue { queue_size, program: program.as_ref().map_or(0, AsRawFd::as_raw_fd) };
+    let attributes = MapElement {
+        map: map.as_raw_fd(),
+        padding: 0,
+        key: (&raw const cpu).expose_provenance() as u64,
+        value: (&raw const value).expose_provenance() as u64,
+        flags: 0,
+    };
+    bpf(BPF_MAP_UPDATE_ELEM, &attributes).map(drop)
+}
+
 /// Makes a map that aya has created for an object stand for `other`, a map of the same kind.
 ///
 /// aya shares a map between two loads of an object only through a pin, and a bpffs may not be mounted.
 /// Until a program is loaded, its instructions name their maps by descriptor number: so the
 /// descriptor changes under its number, and the map that was created in vain is freed.
 pub(crate) fn replace_map(map: &mut Map, other: BorrowedFd<'_>) -> io::Result<()> {
-    let (Map::XskMap(data) | Map::PerCpuArray(data)) = map else {
+    let (Map::XskMap(data) | Map::PerCpuArray(data) | Map::CpuMap(data)) = map else {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     };
     let target = data.fd().as_fd().as_raw_fd();

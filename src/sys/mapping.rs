@@ -63,6 +63,10 @@ impl Mapping {
         Ok(unsafe { madvise(self.start.cast(), self.len, advice) }?)
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }

@@ -2,8 +2,10 @@
 #![allow(unsafe_code, reason = "system calls that nix has no safe call for")]
 
 pub(crate) mod bpf;
+pub(crate) mod cpus;
 pub(crate) mod ethtool;
 pub(crate) mod mapping;
+pub(crate) mod numa;
 pub(crate) mod packet;
 pub(crate) mod steering;
 pub(crate) mod sysfs;
@@ -15,6 +17,9 @@ pub(crate) mod xsk;
 /// Bytes of memory that this machine has, where it says so.
 pub(crate) fn physical_memory() -> Option<u64> {
     use nix::unistd::{SysconfVar, sysconf};
+    if cfg!(miri) {
+        return None; // Miri does not know this variable
+    }
     let pages = u64::try_from(sysconf(SysconfVar::_PHYS_PAGES).ok()??).ok()?;
     Some(pages * page_size() as u64)
 }

@@ -8,6 +8,7 @@ use bytemuck::{Pod, Zeroable};
 use super::ethtool::Ethtool;
 
 const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
+const ETHTOOL_GRXCLSRULE: u32 = 0x2f;
 const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
 const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
 const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
@@ -48,6 +49,12 @@ impl FlowSpec {
     /// Any packet of this type.
     pub(crate) fn new(flow_type: u32) -> Self {
         Self { flow_type, ..Zeroable::zeroed() }
+    }
+
+    /// The queue in the cookie, whose upper half names virtual functions.
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+    pub(crate) fn queue(&self) -> u32 {
+        self.ring_cookie as u32
     }
 }
 
@@ -111,6 +118,15 @@ impl Ethtool {
         unsafe { self.fixed(interface, &mut request) }
     }
 
+    /// The queue to which the rule at this place brings packets.
+    pub(crate) fn flow_queue(&self, interface: &str, location: u32) -> io::Result<u32> {
+        let mut request = RxNfc { cmd: ETHTOOL_GRXCLSRULE, ..Zeroable::zeroed() };
+        request.spec.location = location;
+        // SAFETY: ETHTOOL_GRXCLSRULE reads and writes one `ethtool_rxnfc`.
+        unsafe { self.fixed(interface, &mut request) }?;
+        Ok(request.spec.queue())
+    }
+
     /// Where to put a rule: wherever the driver likes, where it chooses itself, else the last free place,
     /// which is the one of least priority.
     fn free_location(&self, interface: &str) -> io::Result<u32> {
@@ -158,9 +174,11 @@ mod tests {
     fn loopback_steers_nothing() {
         let ethtool = Ethtool::open().unwrap();
         let spec = Zeroable::zeroed();
-        for refused in
-            [ethtool.indirection("lo").map(|_| ()), ethtool.insert_flow("lo", &spec).map(|_| ())]
-        {
+        for refused in [
+            ethtool.indirection("lo").map(drop),
+            ethtool.insert_flow("lo", &spec).map(drop),
+            ethtool.flow_queue("lo", 0).map(drop),
+        ] {
             assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
         }
     }

@@ -2,6 +2,7 @@
 //! namespace.
 
 use std::{
+    fmt,
     fs::{self, File},
     io::{self, Read},
     os::{
@@ -73,16 +74,32 @@ fn descriptor(result: c_long) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A name for the network namespace that the thread is in: its cookie, which no other one gets until the
-/// next boot (Linux 5.14), else its inode number, which may be given out again.
-pub(crate) fn namespace() -> io::Result<String> {
+/// A network namespace, by its name among all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Namespace {
+    /// Its cookie, which no other one gets until the next boot.
+    Cookie(u64),
+    /// Its inode number, which may be given out again.
+    Inode(u64),
+}
+
+impl fmt::Display for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cookie(cookie) => write!(f, "cookie-{cookie}"),
+            Self::Inode(inode) => write!(f, "inode-{inode}"),
+        }
+    }
+}
+
+/// The network namespace that the thread is in: by its cookie since Linux 5.14.
+pub(crate) fn namespace() -> io::Result<Namespace> {
     let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     let cookie = xsk::get::<u64>(socket.as_fd(), libc::SOL_SOCKET, libc::SO_NETNS_COOKIE);
     if let Ok((cookie, _)) = cookie {
-        return Ok(format!("cookie-{cookie}"));
+        return Ok(Namespace::Cookie(cookie));
     }
-    let inode = fs::metadata("/proc/thread-self/ns/net")?.st_ino();
-    Ok(format!("inode-{inode}"))
+    Ok(Namespace::Inode(fs::metadata("/proc/thread-self/ns/net")?.st_ino()))
 }
 
 #[cfg(test)]

@@ -221,6 +221,11 @@ pub(crate) fn kick_rx(socket: BorrowedFd<'_>) -> io::Result<()> {
     if received < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Whether a socket that was bound still is: the kernel unbinds it when its interface is deleted.
+pub(crate) fn is_bound(socket: BorrowedFd<'_>) -> bool {
+    !kick_rx(socket).is_err_and(|error| error.raw_os_error() == Some(libc::ENXIO))
+}
+
 pub(super) fn set<T: Pod>(
     socket: BorrowedFd<'_>,
     level: c_int,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Umem, quarantine};
+use super::{Umem, quarantine, to_u32};
 use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, Weak, lock};
 
 /// How many frames are in each place, each counted on its own.
@@ -14,7 +14,7 @@ use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, Weak, lock};
 pub struct Audit {
     /// All frames of the UMEM.
     pub total: u32,
-    /// Free: in the pool, in sockets' caches, in batches' spare lists.
+    /// Free: in the pool, in sockets' caches, in batches' spare lists, kept for clones and not used.
     pub free: u32,
     /// In packets of batches.
     pub batch: u32,
@@ -29,10 +29,14 @@ pub struct Audit {
     /// Behind a descriptor or completion that the kernel returned and that made no sense.
     pub lost: u32,
     /// Of closed sockets: the kernel may still reach them. They come back when the same queue is bound
-    /// again.
+    /// again, in the network namespace in which it was: those of an interface that moved to another one stay
+    /// until it is back.
     pub quarantine: u32,
     /// Handed to the user as plain addresses at the descriptor level.
     pub detached: u32,
+    /// Of [`Clones`](super::Clones), each once however many clones of it the kernel has; of dropped ones as
+    /// long as it has some. While it has, `completion` may count some of what is in `tx`.
+    pub cloned: u32,
 }
 
 impl Audit {
@@ -48,6 +52,7 @@ impl Audit {
             self.lost,
             self.quarantine,
             self.detached,
+            self.cloned,
         ]
         .into_iter()
         .map(u64::from)
@@ -62,12 +67,23 @@ impl Audit {
 
 impl fmt::Display for Audit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { total, free, batch, fill, rx, tx, completion, lost, quarantine, detached } =
-            self;
+        let Self {
+            total,
+            free,
+            batch,
+            fill,
+            rx,
+            tx,
+            completion,
+            lost,
+            quarantine,
+            detached,
+            cloned,
+        } = self;
         write!(
             f,
             "{total} frames: {free} free, {batch} in batches, {fill} fill, {rx} rx, {tx} tx, \
-             {completion} completion, {lost} lost, {quarantine} quarantine, {detached} detached"
+             {completion} completion, {lost} lost, {quarantine} quarantine, {detached} detached, {cloned} cloned"
         )?;
         if !self.is_complete() {
             write!(f, " (these add up to {})", self.sum())?;
@@ -120,7 +136,10 @@ impl Counts {
         holders.all.push(Arc::downgrade(&holder));
     }
 
-    /// Frames behind descriptors that were refused.
+    /// Frames behind descriptors that were refused. Apart, since this is a locked instruction, and the data path
+    /// is to have none that does not always run.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn lose(&self, frames: u32) {
         self.lost.fetch_add(frames, Ordering::Relaxed);
     }
@@ -140,6 +159,8 @@ impl Counts {
         }
         let count = |value: i64| u32::try_from(value.max(0)).unwrap_or(u32::MAX);
         let quarantine = quarantine::frames(&lock(&umem.0.quarantine));
+        let clones = lock(&umem.0.clones).counts();
+        tally.free += i64::from(to_u32(clones.free));
         Audit {
             total: umem.chunks(),
             free: count(tally.free),
@@ -149,7 +170,8 @@ impl Counts {
             tx: count(tally.tx),
             completion: count(tally.completion),
             lost: self.lost.load(Ordering::Relaxed),
-            quarantine,
+            quarantine: quarantine + to_u32(clones.quarantine),
+            cloned: to_u32(clones.cloned),
             detached: count(i64::from(self.detached.load(Ordering::Relaxed).cast_signed())),
         }
     }

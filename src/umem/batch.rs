@@ -1,10 +1,15 @@
 //! The unit of ownership.
 
-use std::{fmt, mem::MaybeUninit, ptr::NonNull};
+use std::{
+    fmt,
+    mem::{self, MaybeUninit},
+    ptr::NonNull,
+};
 
 use super::{
     BatchCount, FreeList, Geometry, Place, Umem,
     packet::{Packet, PacketMut, Packets, PacketsMut, first_packet},
+    passes::{self, Seen},
     to_u32,
 };
 use crate::{
@@ -50,13 +55,20 @@ pub struct Batch {
     head: usize,
     /// Whether any descriptor may carry `XDP_PKT_CONTD`.
     multi_buffer: bool,
+    /// Bytes that each frame has at least from its packet's first one to its chunk's end; 0 where nobody
+    /// knows.
+    least_room: u32,
+    /// Packets that [`clear`](Self::clear) has dropped: their frames are spare, and the next `recv` gives
+    /// the kernel these first, right from here.
+    dropped: Vec<Desc>,
+    /// Never more than `capacity` together with `dropped`.
     spare: FreeList,
     capacity: usize,
     count: Arc<BatchCount>,
 }
 
 /// What became of received descriptors, where each is a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) good: usize,
     /// Refused, since they point outside the memory or past their chunk.
@@ -85,6 +97,8 @@ impl Batch {
             descs: Vec::with_capacity(capacity),
             head: 0,
             multi_buffer: false,
+            least_room: 0,
+            dropped: Vec::with_capacity(capacity),
             spare: FreeList::with_capacity(capacity),
             capacity,
             count,
@@ -97,11 +111,13 @@ impl Batch {
     }
 
     /// The number of frames in the batch's packets: that of packets, unless some have several frames.
+    #[inline]
     pub fn len(&self) -> usize {
         self.descs.len() - self.head
     }
 
     /// Whether there is no packet.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -112,6 +128,7 @@ impl Batch {
     }
 
     /// The number of frames that still fit.
+    #[inline]
     pub fn room(&self) -> usize {
         self.capacity - self.len()
     }
@@ -130,14 +147,18 @@ impl Batch {
     }
 
     /// The packets, in order.
+    #[inline]
     pub fn packets(&self) -> impl Iterator<Item = Packet<'_>> {
         Packets::of(self)
     }
 
     /// The packets, in order, to change.
+    #[inline]
     pub fn packets_mut(&mut self) -> impl Iterator<Item = PacketMut<'_>> {
-        let memory = self.memory();
-        PacketsMut::new(memory, &self.umem, &mut self.descs[self.head..])
+        let (memory, several) = (self.memory(), self.multi_buffer);
+        // Whether one of them loses bytes at its front is seen by nobody.
+        let least_room = mem::take(&mut self.least_room);
+        PacketsMut::new(memory, &self.umem, several, least_room, &mut self.descs[self.head..])
     }
 
     /// Appends up to `count` packets of one frame each, of no bytes yet, to be written and sent;
@@ -148,21 +169,32 @@ impl Batch {
     pub fn alloc(&mut self, count: usize) -> usize {
         let count = count.min(self.room());
         if self.spare.len() < count {
-            self.spare.take_from(self.umem.pool(), count - self.spare.len());
+            self.restock(count);
         }
         let count = count.min(self.spare.len());
-        self.compact(count);
-        let first = u64::from(self.umem.geometry().first_byte());
+        let geometry = self.umem.geometry();
+        let first = geometry.first_byte();
+        self.add_with_room(count, geometry.chunk_bytes() - first);
         let start = self.descs.len();
-        let frames = self.spare.pop(count);
-        self.descs.extend(frames.map(|base| Desc { addr: base + first, len: 0, options: 0 }));
-        self.umem.moved(
-            self.descs[start..].iter().map(|desc| &desc.addr),
-            Place::Free,
-            Place::Batch,
-        );
+        // Hottest first.
+        let frames = self.spare.last(count);
+        let write = |to: &mut [MaybeUninit<Desc>]| passes::write_fresh(frames, first.into(), to);
+        // SAFETY: the pass writes one for each frame.
+        unsafe { passes::append(&mut self.descs, count, write) };
+        self.spare.forget_last(count);
+        let new = self.descs.iter().skip(start);
+        self.umem.moved(new.map(|desc| &desc.addr), Place::Free, Place::Batch);
         self.note();
         count
+    }
+
+    /// Has that many spare frames in the list, as far as there are any.
+    #[inline(never)]
+    fn restock(&mut self, count: usize) {
+        self.list_dropped();
+        if self.spare.len() < count {
+            self.spare.take_from(self.umem.pool(), count - self.spare.len());
+        }
     }
 
     /// Appends one packet of `len` bytes, over as many frames as it takes, to be written and sent as one
@@ -195,6 +227,7 @@ impl Batch {
         let geometry = self.umem.geometry();
         let room = (geometry.chunk_bytes() - geometry.first_byte()) as usize;
         let frames = len.div_ceil(room).max(1);
+        self.list_dropped();
         if frames > self.room() || self.spare.len() + (self.umem.pool().len() as usize) < frames {
             return None;
         }
@@ -214,7 +247,8 @@ impl Batch {
         }
         descs[frames - 1].options = 0;
         self.multi_buffer |= frames > 1;
-        Some(PacketMut::new(memory, &self.umem, descs))
+        self.least_room = 0;
+        Some(PacketMut::new(memory, &self.umem, 0, descs))
     }
 
     /// Moves packets from the front of `other` to the end of this batch, as many as there is room for;
@@ -226,7 +260,7 @@ impl Batch {
     pub fn append(&mut self, other: &mut Self) -> Result<usize> {
         self.same_umem(other)?;
         let (frames, packets) = whole_packets(other.descs(), self.room());
-        self.compact(frames);
+        self.add_with_room(frames, other.least_room);
         self.descs.extend_from_slice(&other.descs()[..frames]);
         self.multi_buffer |= other.multi_buffer;
         other.forget_front(frames);
@@ -241,6 +275,7 @@ impl Batch {
         let at = self.head + self.frames_in_first(packets);
         let mut rest = Self::new(&self.umem, self.capacity);
         rest.multi_buffer = self.multi_buffer;
+        rest.least_room = self.least_room;
         rest.descs.extend_from_slice(&self.descs[at..]);
         self.descs.truncate(at);
         self.note();
@@ -254,8 +289,15 @@ impl Batch {
     }
 
     /// Drops all packets; their frames become spare.
+    #[inline]
     pub fn clear(&mut self) {
-        self.truncate(0);
+        if self.head > 0 || !self.dropped.is_empty() || self.descs.len() > self.spare_room() {
+            return self.drop_frames(self.head);
+        }
+        self.umem.moved(self.descs.iter().map(|desc| &desc.addr), Place::Batch, Place::Free);
+        mem::swap(&mut self.descs, &mut self.dropped);
+        self.multi_buffer = false;
+        self.note();
     }
 
     /// Keeps the packets for which `keep` returns true; the frames of the others become spare.
@@ -312,15 +354,18 @@ impl Batch {
     /// Gives the spare frames back to the pool, where other sockets and batches find them: for a batch
     /// that will not be used for a while.
     pub fn release_spare(&mut self) {
+        self.list_dropped();
         self.spare.give_to(self.umem.pool(), self.spare.len());
         self.note();
     }
 
+    #[inline]
     pub(super) fn memory(&self) -> NonNull<u8> {
         self.umem.memory().start()
     }
 
     /// The descriptors of the packets.
+    #[inline]
     pub(crate) fn descs(&self) -> &[Desc] {
         &self.descs[self.head..]
     }
@@ -351,42 +396,118 @@ impl Batch {
         if self.multi_buffer { first_packet(self.descs()).max(1) } else { 1 }
     }
 
-    /// Free frames, to give to the kernel from and to put completed ones into.
-    pub(crate) fn spare_mut(&mut self) -> &mut FreeList {
+    /// Free frames, to put completed ones into.
+    #[inline]
+    pub(super) fn spare_mut(&mut self) -> &mut FreeList {
         &mut self.spare
     }
 
     /// How many more spare frames fit.
+    #[inline]
     pub(super) fn spare_room(&self) -> usize {
-        self.capacity - self.spare.len()
+        self.capacity - self.spare.len() - self.dropped.len()
     }
 
-    /// Takes over received frames, each a packet. Each is checked to lie in a chunk, in the same pass that
-    /// copies it.
-    pub(crate) fn receive(&mut self, received: Peeked<'_, Desc>) -> Taken {
+    /// Moves spare frames into the slots of a Fill ring, as many as fit. The caller
+    /// [notes](Self::note) it.
+    #[inline]
+    pub(crate) fn fill(&mut self, slots: &mut Reserved<'_, u64>) {
+        if !self.dropped.is_empty() {
+            let (before, _) = slots.unwritten();
+            if before.len() < self.dropped.len() || self.umem.geometry().is_unaligned() {
+                return self.fill_up(slots);
+            }
+            let dropped = self.dropped.as_slice();
+            self.umem.moved(dropped.iter().map(|desc| &desc.addr), Place::Free, Place::Fill);
+            self.umem.geometry().write_bases(dropped, before);
+            // SAFETY: so many have just been written. The batch owned the frames, no packet leads to them
+            // since `clear`, and they are forgotten in the next line.
+            unsafe { slots.assume_written(dropped.len()) };
+            self.dropped.clear();
+        }
+        if slots.written() < slots.len() {
+            self.spare.fill(&self.umem, slots);
+        }
+    }
+
+    /// As [`fill`](Self::fill), where the ring has less room than packets have been dropped before it wraps,
+    /// or chunks are unaligned.
+    #[inline(never)]
+    fn fill_up(&mut self, slots: &mut Reserved<'_, u64>) {
+        let (before, after) = slots.unwritten();
+        let count = self.dropped.len().min(before.len() + after.len());
+        let rest = self.dropped.len() - count;
+        let dropped = &self.dropped[rest..];
+        self.umem.moved(dropped.iter().map(|desc| &desc.addr), Place::Free, Place::Fill);
+        let (first, second) = dropped.split_at(count.min(before.len()));
+        let geometry = self.umem.geometry();
+        geometry.write_bases(first, before);
+        geometry.write_bases(second, after);
+        // SAFETY: as in `fill`.
+        unsafe { slots.assume_written(count) };
+        self.dropped.truncate(rest);
+        self.list_dropped();
+        self.spare.fill(&self.umem, slots);
+    }
+
+    /// Puts the frames of dropped packets into the list of spare ones, where others look for them.
+    #[inline]
+    fn list_dropped(&mut self) {
+        if !self.dropped.is_empty() {
+            self.list_all_dropped();
+        }
+    }
+
+    #[inline(never)]
+    fn list_all_dropped(&mut self) {
+        self.spare.recycle(&self.umem, &self.dropped);
+        self.dropped.clear();
+    }
+
+    /// Takes over received frames, each a packet, and checks that each lies in a chunk: of what is copied,
+    /// since nobody else writes there any more. Returns how many were refused, as in [`Taken`].
+    #[inline]
+    pub(crate) fn receive(&mut self, received: Peeked<'_, Desc>) -> usize {
         let count = received.len();
         debug_assert!(count <= self.room(), "more than the batch has room for");
-        self.compact(count);
+        self.make_room(count);
         let start = self.descs.len();
-        let geometry = *self.umem.geometry();
-        let fault =
-            copy_in(geometry, received.slices(), self.descs.spare_capacity_mut(), 0, |_| {});
-        // SAFETY: `compact` has made room for `count` more, and `copy_in` has written them.
-        unsafe { self.descs.set_len(start + count) };
-        let bad = if fault >> 63 == 0 { 0 } else { self.discard_faulty(start) };
-        self.umem.moved(
-            self.descs[start..].iter().map(|desc| &desc.addr),
-            Place::Fill,
-            Place::Batch,
-        );
+        let (before, after) = received.slices();
+        let mut seen = self.copy_in(before);
+        if !after.is_empty() {
+            seen = seen.and(self.copy_in_wrapped(after));
+        }
+        let bad = if let Some(room) = self.umem.geometry().sure_room(seen) {
+            self.set_least_room(start, room);
+            0
+        } else {
+            self.check(start)
+        };
+        let new = self.descs.iter().skip(start);
+        self.umem.moved(new.map(|desc| &desc.addr), Place::Fill, Place::Batch);
         received.release();
         self.note();
-        Taken { good: count - bad, bad }
+        bad
     }
 
-    /// Takes over received frames, of which a packet may have several: whole packets only. The others
-    /// stay in the ring, unless not even an empty batch of this capacity has room for the first: then its
-    /// frames are recycled. `cut_off` says that the ring begins with the rest of such a packet.
+    #[inline]
+    fn copy_in(&mut self, received: &[Desc]) -> Seen {
+        let write = |to: &mut [MaybeUninit<Desc>]| passes::take(received, to);
+        // SAFETY: the pass writes one for each descriptor.
+        unsafe { passes::append(&mut self.descs, received.len(), write) }
+    }
+
+    /// As [`copy_in`](Self::copy_in), for what lies after the ring's wrap: apart, since there seldom is
+    /// something.
+    #[inline(never)]
+    fn copy_in_wrapped(&mut self, received: &[Desc]) -> Seen {
+        self.copy_in(received)
+    }
+
+    /// Takes over received frames, of which a packet may have several: whole packets only. The others stay
+    /// in the ring, unless not even an empty batch of this capacity has room for the first, or the ring has
+    /// none for its end: then its frames are recycled. `cut_off` says that the ring begins with the rest of
+    /// such a packet.
     pub(crate) fn receive_packets(
         &mut self,
         received: Peeked<'_, Desc>,
@@ -397,24 +518,24 @@ impl Batch {
         }
         let count = received.len();
         debug_assert!(count <= self.room(), "more than the batch has room for");
-        self.compact(count);
+        self.add_with_room(count, 0);
         let start = self.descs.len();
         let room = self.descs.spare_capacity_mut();
         let geometry = *self.umem.geometry();
         // Frames and packets up to the last that is complete.
         let (mut frames, mut packets, mut index) = (0, 0, 0);
-        let fault = copy_in(geometry, received.slices(), room, XDP_PKT_CONTD, |desc| {
+        let fault = copy_packets_in(geometry, received.slices(), room, XDP_PKT_CONTD, |desc| {
             index += 1;
             if desc.options & XDP_PKT_CONTD == 0 {
                 frames = index;
                 packets += 1;
             }
         });
-        if frames == 0 && count == self.capacity {
+        if frames == 0 && (count == self.capacity || received.fill_the_ring()) {
             *cut_off = true;
             return Received { oversized: true, ..self.skip_packet(received, cut_off) };
         }
-        // SAFETY: `compact` has made room for `count` more, and `copy_in` has written that many, of which
+        // SAFETY: `compact` has made room for `count` more, and `copy_packets_in` has written that many, of which
         // these are a part.
         unsafe { self.descs.set_len(start + frames) };
         received.release_first(frames);
@@ -484,14 +605,52 @@ impl Batch {
         voided
     }
 
-    /// Copies packets from the front into the slots of a TX ring, as many whole ones as fit; returns how
-    /// many frames. They stay in the batch until [`sent`](Self::sent).
+    /// Copies packets of one frame each from the front into the slots of a TX ring, as many as fit; returns
+    /// how many. They stay in the batch until [`sent`](Self::sent).
     ///
-    /// None, where the kernel would refuse one of them, `most` being the frames that a packet can have:
-    /// see [`recycle_refused`](Self::recycle_refused).
-    pub(crate) fn send(&self, slots: &mut Reserved<'_, Desc>, most: usize) -> Option<usize> {
+    /// None, where the kernel would refuse one of them: see [`recycle_refused`](Self::recycle_refused).
+    #[inline]
+    pub(crate) fn send(&self, slots: &mut Reserved<'_, Desc>) -> Option<usize> {
+        debug_assert!(!self.multi_buffer && self.umem.requests().is_none(), "for `send_packets`");
+        self.copy_out(slots, slots.len().min(self.len()))
+    }
+
+    /// As [`send`](Self::send), where packets may have several frames, at most `most`, and metadata: as many
+    /// whole ones as fit. Returns how many frames.
+    #[inline(never)]
+    pub(crate) fn send_packets(
+        &self,
+        slots: &mut Reserved<'_, Desc>,
+        most: usize,
+    ) -> Option<usize> {
+        let count = self.prepare(slots.len(), most)?;
+        self.copy_out(slots, count)
+    }
+
+    /// Copies frames from the front into as many slots; none, if one of them is empty.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "used twice, once where it is rare: a call otherwise")]
+    fn copy_out(&self, slots: &mut Reserved<'_, Desc>, count: usize) -> Option<usize> {
+        let (before, after) = slots.unwritten();
+        let (first, second) = self.descs()[..count].split_at(count.min(before.len()));
+        let mut empty = passes::put(first, before);
+        if !second.is_empty() {
+            empty |= put_wrapped(second, after);
+        }
+        if empty {
+            return None;
+        }
+        // SAFETY: so many have just been written. The batch owns the frames, each lies in its chunk, and the
+        // caller takes them from it before anything else can touch it.
+        unsafe { slots.assume_written(count) };
+        Some(count)
+    }
+
+    /// Looks at packets that may have several frames or metadata, and has the metadata ready; returns how
+    /// many frames to send.
+    fn prepare(&self, slots: usize, most: usize) -> Option<usize> {
         let count = if self.multi_buffer {
-            let (frames, _) = whole_packets(self.descs(), slots.len());
+            let (frames, _) = whole_packets(self.descs(), slots);
             // The next one, too: with too many frames for the ring it would wait for ever.
             let next = first_packet(&self.descs()[frames..]);
             if next > most || longest_packet(&self.descs()[..frames]) > most {
@@ -499,37 +658,32 @@ impl Batch {
             }
             frames
         } else {
-            slots.len().min(self.len())
+            slots.min(self.len())
         };
-        let requests = self.umem.requests();
-        if let Some(requests) = requests {
-            let geometry = self.umem.geometry();
-            if !self.descs()[..count].iter().all(|desc| requests.is_good(geometry, desc)) {
-                return None;
-            }
-        }
-        let (before, after) = slots.unwritten();
-        let mut empty = 0;
-        let (first, second) = self.descs()[..count].split_at(count.min(before.len()));
-        for (from, to) in [(first, before), (second, after)] {
-            for (desc, to) in from.iter().zip(to) {
-                empty |= u64::from(desc.len).wrapping_sub(1);
-                to.write(*desc);
-            }
-        }
-        if empty >> 63 != 0 {
+        let Some(requests) = self.umem.requests() else { return Some(count) };
+        let (geometry, descs) = (self.umem.geometry(), &self.descs()[..count]);
+        if !descs.iter().all(|desc| desc.len > 0 && requests.is_good(geometry, desc)) {
             return None;
         }
-        if let Some(requests) = requests {
-            for desc in &self.descs()[..count] {
-                // SAFETY: the batch owns the frames, and all descriptors are good, by the check above.
-                unsafe { requests.submit(self.memory(), self.umem.geometry(), desc) };
-            }
+        for desc in descs {
+            // SAFETY: the batch owns the frames, and all descriptors are good, by the check above.
+            unsafe { requests.submit(self.memory(), geometry, desc) };
         }
-        // SAFETY: written in the loops above. The batch owns the frames, each lies in its chunk, and
-        // the caller takes them from it before anything else can touch it.
-        unsafe { slots.assume_written(count) };
         Some(count)
+    }
+
+    /// Makes descriptors from this one on plain, and forgets those that lead outside the memory; returns
+    /// how many.
+    #[inline(never)]
+    fn check(&mut self, start: usize) -> usize {
+        self.least_room = 0;
+        let geometry = *self.umem.geometry();
+        let fault = if geometry.is_unaligned() {
+            plain_faults::<true>(geometry, &mut self.descs[start..])
+        } else {
+            plain_faults::<false>(geometry, &mut self.descs[start..])
+        };
+        if fault >> 63 == 0 { 0 } else { self.discard_faulty(start) }
     }
 
     /// Forgets descriptors that lead outside the memory. Nothing can be said about the frames behind
@@ -547,12 +701,10 @@ impl Batch {
     }
 
     /// The first `count` frames are the kernel's now.
+    #[inline]
     pub(crate) fn sent(&mut self, count: usize) {
-        self.umem.moved(
-            self.descs()[..count].iter().map(|desc| &desc.addr),
-            Place::Batch,
-            Place::Tx,
-        );
+        let sent = self.descs().iter().take(count);
+        self.umem.moved(sent.map(|desc| &desc.addr), Place::Batch, Place::Tx);
         self.forget_front(count);
     }
 
@@ -578,7 +730,10 @@ impl Batch {
             self.descs().iter().map(|desc| geometry.base(desc.addr)).collect();
         self.umem.moved(&frames, Place::Batch, Place::Detached);
         let packets = frames.len();
-        frames.extend(self.spare.pop(self.spare.len()));
+        self.list_dropped();
+        let spare = self.spare.len();
+        frames.extend(self.spare.last(spare).iter().rev());
+        self.spare.forget_last(spare);
         self.umem.moved(&frames[packets..], Place::Free, Place::Detached);
         self.forget_front(packets);
         frames
@@ -586,13 +741,14 @@ impl Batch {
 
     /// Takes over one packet's descriptors. There is room.
     fn accept(&mut self, packet: &[Desc]) {
-        self.compact(packet.len());
+        self.add_with_room(packet.len(), 0);
         self.descs.extend_from_slice(packet);
         self.multi_buffer |= packet.len() > 1;
         self.note();
     }
 
     /// The first `count` descriptors belong to somebody else now.
+    #[inline]
     fn forget_front(&mut self, count: usize) {
         self.head += count;
         if self.head == self.descs.len() {
@@ -605,35 +761,55 @@ impl Batch {
 
     /// Makes room for `count` more descriptors at the end, by moving what there is to the front where
     /// the end has been reached.
-    fn compact(&mut self, count: usize) {
+    #[inline]
+    fn make_room(&mut self, count: usize) {
         if self.descs.len() + count > self.capacity && self.head > 0 {
-            self.descs.drain(..self.head);
-            self.head = 0;
+            self.compact();
         }
+    }
+
+    #[inline(never)]
+    fn compact(&mut self) {
+        self.descs.drain(..self.head);
+        self.head = 0;
+    }
+
+    /// As [`make_room`](Self::make_room), for frames with at least so many bytes from the packet's first one
+    /// to the chunk's end.
+    #[inline]
+    fn add_with_room(&mut self, count: usize, least_room: u32) {
+        self.make_room(count);
+        self.set_least_room(self.descs.len(), least_room);
+    }
+
+    /// Descriptors from this one on are new, and have so many bytes to their chunks' ends.
+    #[inline]
+    fn set_least_room(&mut self, start: usize, least_room: u32) {
+        let others = if start == self.head { least_room } else { self.least_room };
+        self.least_room = least_room.min(others);
     }
 
     /// Recycles the frames of descriptors from this one on.
+    #[inline(never)]
     fn drop_frames(&mut self, from: usize) {
-        let geometry = *self.umem.geometry();
-        if geometry.is_unaligned() {
-            self.drop_frames_in::<true>(geometry, from);
-        } else {
-            self.drop_frames_in::<false>(geometry, from);
+        self.list_dropped();
+        let descs = &self.descs[from..];
+        if descs.len() > self.spare_room() {
+            // Half of it, so that the pool's lock is taken once for many frames.
+            let least = descs.len() - self.spare_room();
+            self.spare.give_to(self.umem.pool(), least.max(self.spare.len() / 2));
         }
+        self.umem.moved(descs.iter().map(|desc| &desc.addr), Place::Batch, Place::Free);
+        self.spare.recycle(&self.umem, descs);
         self.descs.truncate(from);
         self.forget_front(0);
-    }
-
-    fn drop_frames_in<const UNALIGNED: bool>(&mut self, geometry: Geometry, from: usize) {
-        for index in from..self.descs.len() {
-            self.recycle(geometry.base_in::<UNALIGNED>(self.descs[index].addr));
-        }
     }
 
     /// The chunk that begins at this address is free again.
     #[inline]
     fn recycle(&mut self, base: u64) {
         if self.spare_room() == 0 {
+            self.list_dropped();
             // Half of it, so that the pool's lock is taken once for many frames.
             self.spare.give_to(self.umem.pool(), self.capacity.div_ceil(2));
         }
@@ -669,15 +845,28 @@ impl Batch {
     }
 
     /// Publishes the numbers that `audit` adds up.
+    #[inline]
     pub(crate) fn note(&self) {
-        self.count.set(self.len(), self.spare.len());
+        self.count.set(self.len(), self.spare.len() + self.dropped.len());
     }
+}
+
+/// Makes addresses plain and clears options. Highest bit set if one of the descriptors does not lie in a
+/// chunk.
+#[inline]
+fn plain_faults<const UNALIGNED: bool>(geometry: Geometry, descs: &mut [Desc]) -> u64 {
+    let mut fault = 0;
+    for desc in descs {
+        fault |= geometry.packet_fault::<UNALIGNED>(desc.addr, desc.len);
+        *desc = Desc { addr: Geometry::plain::<UNALIGNED>(desc.addr), len: desc.len, options: 0 };
+    }
+    fault
 }
 
 /// Copies descriptors out of a ring, their addresses made plain, with those of their options that are in
 /// `options`, and shows each to `look`. Highest bit set if one of them does not lie in a chunk.
 #[inline]
-fn copy_in(
+fn copy_packets_in(
     geometry: Geometry,
     from: (&[Desc], &[Desc]),
     to: &mut [MaybeUninit<Desc>],
@@ -686,14 +875,14 @@ fn copy_in(
 ) -> u64 {
     // Once a batch, so that aligned chunks pay nothing for the others.
     if geometry.is_unaligned() {
-        copy_in_as::<true>(geometry, from, to, options, &mut look)
+        copy_packets_in_as::<true>(geometry, from, to, options, &mut look)
     } else {
-        copy_in_as::<false>(geometry, from, to, options, &mut look)
+        copy_packets_in_as::<false>(geometry, from, to, options, &mut look)
     }
 }
 
 #[inline]
-fn copy_in_as<const UNALIGNED: bool>(
+fn copy_packets_in_as<const UNALIGNED: bool>(
     geometry: Geometry,
     (before, after): (&[Desc], &[Desc]),
     to: &mut [MaybeUninit<Desc>],
@@ -712,6 +901,12 @@ fn copy_in_as<const UNALIGNED: bool>(
         }
     }
     fault
+}
+
+/// Into the slots after the ring's wrap: apart, since there seldom are some.
+#[inline(never)]
+fn put_wrapped(descs: &[Desc], to: &mut [MaybeUninit<Desc>]) -> bool {
+    passes::put(descs, to)
 }
 
 /// How many frames, of how many whole packets, lie in the first `room` descriptors.
@@ -755,7 +950,7 @@ impl fmt::Debug for Batch {
         f.debug_struct("Batch")
             .field("len", &self.len())
             .field("capacity", &self.capacity)
-            .field("spare", &self.spare.len())
+            .field("spare", &(self.spare.len() + self.dropped.len()))
             .finish_non_exhaustive()
     }
 }
@@ -773,6 +968,7 @@ struct Sieve<'a> {
 impl<'a> Sieve<'a> {
     fn new(batch: &'a mut Batch) -> Self {
         let head = batch.head;
+        batch.least_room = 0;
         Self { batch, write: head, read: head, end: head }
     }
 
@@ -782,10 +978,11 @@ impl<'a> Sieve<'a> {
         if rest.is_empty() {
             return None;
         }
-        self.end = self.read + first_packet(rest);
+        let frames = if self.batch.multi_buffer { first_packet(rest) } else { 1 };
+        self.end = self.read + frames;
         let memory = self.batch.memory();
         let descs = &mut self.batch.descs[self.read..self.end];
-        Some(PacketMut::new(memory, &self.batch.umem, descs))
+        Some(PacketMut::new(memory, &self.batch.umem, 0, descs))
     }
 
     /// The number of frames of the packet at hand.
@@ -827,5 +1024,43 @@ impl Drop for Sieve<'_> {
             self.batch.forget_front(0);
         }
         self.batch.note();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{UmemConfig, ring::tests::ring};
+
+    /// What a kernel says of a received packet is none of its business when the packet is sent: bits of
+    /// options that mean something else there, or that no kernel has yet.
+    #[test]
+    fn options_of_received_packets_are_not_sent() {
+        let umem = UmemConfig::new(8).build().unwrap();
+        for multi_buffer in [false, true] {
+            let mut batch = umem.batch(4);
+            batch.alloc(2);
+            let addresses = batch.detach();
+            umem.moved(&addresses, Place::Detached, Place::Fill);
+            let (mut kernel, mut rx, _) = ring::<Desc>(4, u32::MAX);
+            let mut slots = kernel.reserve(2).unwrap();
+            let continued = if multi_buffer { XDP_PKT_CONTD } else { 0 };
+            for (addr, options) in addresses.into_iter().zip([!XDP_PKT_CONTD | continued, !1]) {
+                // SAFETY: no kernel reads this ring; the frames are ours.
+                unsafe { slots.push(Desc { addr, len: 60, options }) };
+            }
+            slots.submit();
+            if multi_buffer {
+                assert_eq!(batch.receive_packets(rx.peek(4), &mut false).packets, 1);
+            } else {
+                assert_eq!((batch.receive(rx.peek(4)), batch.len()), (0, 2));
+            }
+            let (mut tx, mut kernel, _) = ring::<Desc>(4, u32::MAX);
+            let mut slots = tx.reserve(2).unwrap();
+            assert_eq!(batch.send_packets(&mut slots, 2), Some(2));
+            slots.submit();
+            let options: Vec<u32> = kernel.peek(2).iter().map(|desc| desc.options).collect();
+            assert_eq!(options, [continued, 0]);
+        }
     }
 }

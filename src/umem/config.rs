@@ -2,8 +2,8 @@
 
 use std::ptr::NonNull;
 
-use super::{ChunkSize, Geometry, Pages, Umem, memory::Memory};
-use crate::{Error, Result};
+use super::{ChunkSize, Geometry, Pages, Umem, memory::Memory, numa::Placement};
+use crate::{Error, Interface, Result};
 
 /// The size and kind of a [`Umem`] to make.
 ///
@@ -18,14 +18,16 @@ use crate::{Error, Result};
 /// assert_eq!(umem.max_packet_len(), 2048 - 256 - 64);
 /// # Ok::<(), xskit::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct UmemConfig {
-    chunks: u32,
+    chunks: Option<u32>,
     chunk_size: ChunkSize,
     headroom: u32,
     pages: Pages,
+    placement: Placement,
     metadata: Metadata,
+    clones: u32,
 }
 
 /// What lies before packets, beside the headroom.
@@ -39,14 +41,32 @@ pub(super) struct Metadata {
 
 impl UmemConfig {
     /// A UMEM of `chunks` chunks of 4096 bytes on normal pages, without headroom.
+    ///
+    /// The [default](Self::default) is the same without a number of chunks: for a
+    /// [`PortConfig`](crate::PortConfig::umem_config), which knows how many it needs.
     pub fn new(chunks: u32) -> Self {
-        Self {
-            chunks,
-            chunk_size: ChunkSize::default(),
-            headroom: 0,
-            pages: Pages::default(),
-            metadata: Metadata::default(),
-        }
+        Self::default().chunks(chunks)
+    }
+
+    /// The number of chunks.
+    pub fn chunks(mut self, chunks: u32) -> Self {
+        self.chunks = Some(chunks);
+        self
+    }
+
+    /// The same, of as many chunks where no number was given.
+    pub(crate) fn or_chunks(mut self, chunks: impl FnOnce() -> u32) -> Self {
+        self.chunks = self.chunks.or_else(|| Some(chunks()));
+        self
+    }
+
+    fn geometry(&self) -> Result<Geometry> {
+        let chunks = self.chunks.ok_or_else(|| {
+            Error::invalid("a UMEM without a number of chunks")
+                .hint("UmemConfig::new, or `chunks`; only a PortConfig chooses by itself")
+        })?;
+        Geometry::new(chunks, self.chunk_size, self.headroom, self.metadata)?
+            .with_clones(self.clones)
     }
 
     /// The size of a chunk.
@@ -62,10 +82,44 @@ impl UmemConfig {
         self
     }
 
-    /// The pages to map. Adopted memory has its own.
+    /// The pages to map.
     pub fn pages(mut self, pages: Pages) -> Self {
         self.pages = pages;
         self
+    }
+
+    /// Memory of the NUMA node at which the interface's device is, as long as that node has any: a packet
+    /// that a device has to fetch from another node's memory takes longer. A port does so with its own
+    /// UMEM by itself.
+    ///
+    /// Nothing is done where there is one node, and where the device does not say at which it is (before
+    /// Linux 5.14 none does): [`Umem::numa_node`] tells.
+    #[doc(alias = "mbind")]
+    pub fn near(mut self, interface: &Interface) -> Self {
+        self.placement = Placement::Near(interface.clone());
+        self
+    }
+
+    /// Memory of this NUMA node, as long as it has any. An error where there is no such node.
+    ///
+    /// ```
+    /// use xskit::{ErrorKind, UmemConfig};
+    ///
+    /// let error = UmemConfig::new(64).numa_node(4711).build().unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::NotFound);
+    /// ```
+    #[doc(alias = "MPOL_PREFERRED")]
+    pub fn numa_node(mut self, node: u32) -> Self {
+        self.placement = Placement::Node(node);
+        self
+    }
+
+    /// The same, near the interface where nothing was said about nodes.
+    pub(crate) fn or_near(self, interface: &Interface) -> Self {
+        match self.placement {
+            Placement::Unsaid => self.near(interface),
+            _ => self,
+        }
     }
 
     /// Keeps 24 bytes before each packet to send for what can be [asked for it](super::TxRequest):
@@ -97,20 +151,31 @@ impl UmemConfig {
         self
     }
 
+    /// Keeps that many of the chunks, the last ones, for packets that are [sent many times
+    /// over](super::Umem::clones): less than all. No packet is received into them, and no batch gets them.
+    #[doc(alias = "clone_skb")]
+    pub fn clones(mut self, chunks: u32) -> Self {
+        self.clones = chunks;
+        self
+    }
+
     /// Maps the memory. It is given to the kernel by the first socket, and locked from then on.
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for 0 chunks, too much headroom, or a length of
-    /// metadata that no program can leave,
-    /// [`Limit`](crate::ErrorKind::Limit) if the memory is not to be had.
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for 0 chunks, no number of them, or none but those
+    /// kept for clones, too much headroom, or a length of metadata that no program can leave,
+    /// [`Limit`](crate::ErrorKind::Limit) if the memory is not to be had,
+    /// [`NotFound`](crate::ErrorKind::NotFound) for a NUMA node that is not there,
+    /// [`LinkGone`](crate::ErrorKind::LinkGone) for an interface to be near that was deleted.
     pub fn build(self) -> Result<Umem> {
-        let geometry = Geometry::new(self.chunks, self.chunk_size, self.headroom, self.metadata)?;
-        let (memory, pages) = Memory::map(geometry.bytes(), self.pages)?;
-        Ok(Umem::new(memory, geometry, pages))
+        let geometry = self.geometry()?;
+        let memory = Memory::map(geometry.bytes(), self.pages, self.placement.choose()?)?;
+        Ok(Umem::new(memory, geometry))
     }
 
-    /// Uses memory of the caller's instead: a shared mapping, huge pages of another size, a device's.
+    /// Uses memory of the caller's instead: a shared mapping, huge pages of another size, a device's. It is
+    /// on its own pages and NUMA nodes, whatever was said of these.
     ///
     /// `len` has to be exactly the number of chunks times their size. `owner` is dropped once no
     /// socket can reach the memory any more; if that is never seen (a duplicate of a socket's
@@ -132,11 +197,11 @@ impl UmemConfig {
         len: usize,
         owner: impl std::any::Any + Send + Sync,
     ) -> Result<Umem> {
-        let geometry = Geometry::new(self.chunks, self.chunk_size, self.headroom, self.metadata)?;
+        let geometry = self.geometry()?;
         if geometry.bytes() != len as u64 {
             return Err(Error::invalid(format!(
                 "{len} bytes handed in for {} chunks of {}, which take {}",
-                self.chunks,
+                geometry.chunks(),
                 self.chunk_size,
                 geometry.bytes()
             )));
@@ -147,6 +212,6 @@ impl UmemConfig {
                 "memory at {start:p} is not aligned to {page} bytes"
             )));
         }
-        Ok(Umem::new(Memory::adopt(start, Box::new(owner)), geometry, Pages::Adopted))
+        Ok(Umem::new(Memory::adopt(start, Box::new(owner)), geometry))
     }
 }

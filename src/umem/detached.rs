@@ -3,7 +3,8 @@
 use super::{Batch, Umem};
 
 /// Takes all frames out of a batch, packets' and spare ones, as addresses of their chunks: the caller's
-/// from now on, and counted as [`detached`](crate::Audit::detached).
+/// from now on, and counted as [`detached`](crate::Audit::detached). In chunks of odd size, a packet to send
+/// begins behind the first byte: see [`attach`].
 pub fn detach(batch: &mut Batch) -> Vec<u64> {
     let frames = batch.detach();
     batch.umem().counts().detach(i32::try_from(frames.len()).unwrap_or(i32::MAX));
@@ -11,6 +12,11 @@ pub fn detach(batch: &mut Batch) -> Vec<u64> {
 }
 
 /// Gives frames back to the UMEM's free ones, whatever offset in its chunk each address has.
+///
+/// Linux 6.18 loses the lowest bit of an address on its way through the TX and the Completion ring in copy
+/// mode. What was sent from an odd address comes back as the even one below: with chunks of odd size, which
+/// begin at odd addresses half of the time, never send from a chunk's first byte, or the frame comes back as
+/// that of the chunk before.
 ///
 /// # Panics
 ///

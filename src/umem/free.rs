@@ -1,18 +1,13 @@
-//! Free frames: the pool that all share, and the cache that each half of a socket has.
+//! Free frames: the pool that all share, and the lists in which somebody owns some.
 
-use super::{Batch, Held, Place, Taken, Umem, to_u32};
+use std::mem::MaybeUninit;
+
+use super::{Batch, Cache, DeviceQueue, Held, Place, Taken, Umem, passes, to_u32};
 use crate::{
     ring::{Peeked, Producer, Reserved},
-    sync::{AtomicU32, Mutex, Ordering, lock},
+    sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock},
+    sys::uapi::Desc,
 };
-
-/// Frames that a cache takes from the pool at least, and leaves in itself when it overflows: an
-/// exchange with the pool costs a lock, so it is paid once for this many. Fewer where the UMEM is small.
-const BULK: usize = 256;
-
-/// The share of a UMEM that one cache exchanges at once: a cache that nobody uses for a while must not
-/// starve the others.
-const SHARE: usize = 64;
 
 /// All free frames that nobody has cached: last in, first out, exchanged in bulk.
 #[derive(Debug)]
@@ -20,17 +15,24 @@ pub(crate) struct Pool {
     frames: Mutex<Vec<u64>>,
     /// The number of frames, readable without the lock.
     len: AtomicU32,
+    /// How often frames were taken or given.
+    exchanges: AtomicU64,
 }
 
 impl Pool {
     pub(super) fn new(addresses: impl DoubleEndedIterator<Item = u64>) -> Self {
         let frames: Vec<u64> = addresses.rev().collect();
         let len = AtomicU32::new(to_u32(frames.len()));
-        Self { frames: Mutex::new(frames), len }
+        Self { frames: Mutex::new(frames), len, exchanges: AtomicU64::new(0) }
     }
 
+    #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.len.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn exchanges(&self) -> u64 {
+        self.exchanges.load(Ordering::Relaxed)
     }
 
     /// Moves up to `count` frames to the end of `to`; returns how many.
@@ -63,8 +65,10 @@ impl Pool {
         lock(&self.frames).iter().for_each(look);
     }
 
+    /// Publishes the numbers, under the lock: no other thread changes them meanwhile.
     fn note(&self, frames: &[u64]) {
         self.len.store(to_u32(frames.len()), Ordering::Relaxed);
+        self.exchanges.store(self.exchanges() + 1, Ordering::Relaxed);
     }
 }
 
@@ -80,6 +84,7 @@ impl FreeList {
         Self { frames: Vec::with_capacity(frames) }
     }
 
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.frames.len()
     }
@@ -100,14 +105,32 @@ impl FreeList {
         self.frames.push(base);
     }
 
-    /// Takes the last `frames` frames out, the hottest first.
-    pub(super) fn pop(&mut self, frames: usize) -> impl ExactSizeIterator<Item = u64> {
-        let rest = self.frames.len() - frames;
-        self.frames.drain(rest..).rev()
+    /// Adds the frames of a batch's packets, which forgets them.
+    pub(super) fn recycle(&mut self, umem: &Umem, descs: &[Desc]) {
+        let geometry = umem.geometry();
+        let write = |to: &mut [MaybeUninit<u64>]| geometry.write_bases(descs, to);
+        // SAFETY: one for each descriptor is written.
+        unsafe { passes::append(&mut self.frames, descs.len(), write) };
+    }
+
+    /// The last `frames` frames, the hottest at the end.
+    #[inline]
+    pub(super) fn last(&self, frames: usize) -> &[u64] {
+        &self.frames[self.frames.len() - frames..]
+    }
+
+    /// The last `frames` frames are somebody else's now.
+    #[inline]
+    pub(super) fn forget_last(&mut self, frames: usize) {
+        self.frames.truncate(self.frames.len() - frames);
     }
 
     /// Moves the last frames into the slots of a Fill ring, as many as fit.
+    #[inline]
     pub(crate) fn fill(&mut self, umem: &Umem, slots: &mut Reserved<'_, u64>) -> usize {
+        if self.frames.is_empty() {
+            return 0;
+        }
         let count = self.frames.len().min(slots.len() - slots.written());
         let rest = self.frames.len() - count;
         let frames = &self.frames[rest..];
@@ -120,74 +143,42 @@ impl FreeList {
         count
     }
 
-    /// Takes frames over that the kernel has sent, whatever offset in their chunk it names; returns how
-    /// many it named that do not exist.
+    /// Takes frames over that the kernel has sent; returns how many it named that do not exist.
     #[inline]
     fn complete<const UNALIGNED: bool>(&mut self, umem: &Umem, completed: &[u64]) -> usize {
-        let geometry = *umem.geometry();
+        if completed.is_empty() {
+            return 0;
+        }
         let start = self.frames.len();
-        let mut fault = 0;
-        self.frames.extend(completed.iter().map(|address| {
-            fault |= geometry.address_fault::<UNALIGNED>(*address);
-            geometry.base_in::<UNALIGNED>(*address)
-        }));
-        if fault >> 63 != 0 {
-            self.frames.truncate(start);
-            let real = completed.iter().filter(|address| geometry.holds(**address));
-            self.frames.extend(real.map(|address| geometry.base(*address)));
-        }
-        let real = &self.frames[start..];
-        umem.moved(real, Place::Tx, Place::Free);
-        completed.len() - real.len()
-    }
-}
-
-/// Free frames at hand without a lock, last in, first out, so that hot ones are used again.
-#[derive(Debug)]
-pub(crate) struct Cache {
-    list: FreeList,
-    bulk: usize,
-}
-
-impl Cache {
-    pub(crate) fn new(umem: &Umem) -> Self {
-        let bulk = (umem.chunks() as usize / SHARE).min(BULK);
-        Self { list: FreeList::with_capacity(4 * bulk), bulk }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.list.len()
-    }
-
-    /// The frames as they are.
-    pub(crate) fn list_mut(&mut self) -> &mut FreeList {
-        &mut self.list
-    }
-
-    /// The frames, at least `wanted` where the pool has as many. It is asked in bulk.
-    pub(crate) fn with(&mut self, wanted: usize, pool: &Pool) -> &mut FreeList {
-        if self.list.len() < wanted {
-            self.list.take_from(pool, (wanted - self.list.len()).max(self.bulk));
-        }
-        &mut self.list
-    }
-
-    /// Gives what is too much back to the pool, coldest first.
-    pub(crate) fn trim(&mut self, pool: &Pool) {
-        if self.list.len() > 2 * self.bulk {
-            self.list.give_to(pool, self.list.len() - self.bulk);
-        }
-    }
-
-    /// Gives everything back to the pool.
-    pub(crate) fn flush(&mut self, pool: &Pool) {
-        self.list.give_to(pool, self.list.len());
+        let bad = umem.chunks_of::<UNALIGNED>(completed, &mut self.frames);
+        umem.moved(&self.frames[start..], Place::Tx, Place::Free);
+        bad
     }
 }
 
 /// Takes sent frames over from a Completion ring: into a batch's spare list where one is at hand and has
 /// room, else into the cache. Returns how many came, and how many of them do not exist.
+#[inline]
 pub(crate) fn complete(
+    umem: &Umem,
+    completed: Peeked<'_, u64>,
+    batch: Option<&mut Batch>,
+    cache: &mut Cache,
+) -> Taken {
+    if let Some(batch) = batch {
+        let (before, after) = completed.slices();
+        let plain = after.is_empty() && !umem.geometry().is_unaligned();
+        if plain && before.len() <= batch.spare_room() && cache.keeps() {
+            let bad = batch.spare_mut().complete::<false>(umem, before);
+            return Taken { good: completed.release() - bad, bad };
+        }
+        return complete_anywhere(umem, completed, Some(batch), cache);
+    }
+    complete_anywhere(umem, completed, None, cache)
+}
+
+#[inline(never)]
+fn complete_anywhere(
     umem: &Umem,
     completed: Peeked<'_, u64>,
     batch: Option<&mut Batch>,
@@ -209,38 +200,68 @@ fn complete_in<const UNALIGNED: bool>(
     cache: &mut Cache,
 ) -> Taken {
     let (before, after) = completed.slices();
-    let mut bad = 0;
-    let mut room = batch.as_ref().map_or(0, |batch| batch.spare_room());
-    let mut spare = batch.map(Batch::spare_mut);
-    for completed in [before, after] {
-        let (first, rest) = completed.split_at(room.min(completed.len()));
-        if let Some(spare) = &mut spare {
-            bad += spare.complete::<UNALIGNED>(umem, first);
-        }
-        bad += cache.list.complete::<UNALIGNED>(umem, rest);
-        room -= first.len();
-    }
-    cache.trim(umem.pool());
+    let mut home = Home::new(umem, batch, cache);
+    home.take::<UNALIGNED>(before);
+    home.take::<UNALIGNED>(after);
+    let bad = home.close();
     Taken { good: completed.release() - bad, bad }
 }
 
-/// Frames put into a Fill ring before its socket is bound: they come back if that fails.
+/// Where sent frames come home to: a batch's spare list where one is at hand and has room, else the cache.
+pub(super) struct Home<'a> {
+    umem: &'a Umem,
+    spare: Option<&'a mut FreeList>,
+    room: usize,
+    cache: &'a mut Cache,
+    bad: usize,
+}
+
+impl<'a> Home<'a> {
+    #[inline]
+    pub(super) fn new(umem: &'a Umem, batch: Option<&'a mut Batch>, cache: &'a mut Cache) -> Self {
+        // Into the pool at once, where nothing is to be kept.
+        let batch = batch.filter(|_| cache.keeps());
+        let room = batch.as_ref().map_or(0, |batch| batch.spare_room());
+        Self { umem, spare: batch.map(Batch::spare_mut), room, cache, bad: 0 }
+    }
+
+    #[inline]
+    pub(super) fn take<const UNALIGNED: bool>(&mut self, completed: &[u64]) {
+        let Self { umem, spare, room, cache, bad } = self;
+        let (first, rest) = completed.split_at((*room).min(completed.len()));
+        if let Some(spare) = spare {
+            *bad += spare.complete::<UNALIGNED>(umem, first);
+        }
+        *bad += cache.list_mut().complete::<UNALIGNED>(umem, rest);
+        *room -= first.len();
+    }
+
+    /// Gives the pool what is too much; returns how many addresses lead to no frame.
+    #[inline]
+    pub(super) fn close(self) -> usize {
+        self.cache.trim(self.umem.pool());
+        self.bad
+    }
+}
+
+/// A Fill ring and the frames put into it before its socket is bound: they come back if that fails.
 #[derive(Debug)]
 pub(crate) struct Prefilled<'a> {
     umem: &'a Umem,
+    ring: Option<Producer<u64>>,
     frames: Vec<u64>,
 }
 
 impl<'a> Prefilled<'a> {
     /// Up to `frames` frames from the pool. The kernel takes none before the socket is bound.
-    pub(crate) fn new(umem: &'a Umem, ring: &mut Producer<u64>, frames: u32) -> Self {
-        let mut slots = ring.reserve_up_to(frames);
+    pub(crate) fn new(umem: &'a Umem, mut ring: Producer<u64>, frames: u32) -> Self {
+        let mut slots = ring.reserve_up_to(frames as usize);
         let mut list = FreeList::with_capacity(slots.len());
         list.take_from(umem.pool(), slots.len());
         let frames = list.frames.clone();
         list.fill(umem, &mut slots);
         slots.submit();
-        Self { umem, frames }
+        Self { umem, ring: Some(ring), frames }
     }
 
     pub(crate) fn frames(&self) -> &[u64] {
@@ -248,19 +269,31 @@ impl<'a> Prefilled<'a> {
     }
 
     /// The socket is bound, and will not be used: the frames are held until the kernel has let go.
-    pub(crate) fn quarantine(mut self, ifindex: u32, queue: u32) {
+    pub(crate) fn quarantine(mut self, queue: DeviceQueue) {
+        self.ring = None;
         let known = std::mem::take(&mut self.frames);
-        self.umem.quarantine(Held { ifindex, queue, known, unknown: 0 });
+        self.umem.quarantine(Held { queue, known, unknown: 0, doubtful: false });
     }
 
-    /// The socket is bound, and the frames are the kernel's; returns how many.
-    pub(crate) fn keep(mut self) -> u32 {
-        to_u32(std::mem::take(&mut self.frames).len())
+    /// Takes them out again, where the kernel does not look at the ring.
+    pub(crate) fn withdraw(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.withdraw(to_u32(self.frames.len()));
+        }
+        self.umem.returned(&self.frames);
+        self.frames.clear();
+    }
+
+    /// The socket is bound, and the frames are the kernel's; returns the ring, and how many there are.
+    pub(crate) fn keep(mut self) -> (Producer<u64>, u32) {
+        let ring = self.ring.take().expect("it is given up at the end only");
+        (ring, to_u32(std::mem::take(&mut self.frames).len()))
     }
 }
 
 impl Drop for Prefilled<'_> {
     fn drop(&mut self) {
-        self.umem.returned(&self.frames);
+        // Out of the ring, too: whoever handed the socket over may have it bound after all.
+        self.withdraw();
     }
 }

@@ -1,12 +1,16 @@
 //! How memory is cut into chunks, and which addresses and lengths lie inside one.
 
-use std::fmt;
+use std::{fmt, mem::MaybeUninit, ops::Range};
 
-use super::config::Metadata;
+use super::{
+    config::Metadata,
+    passes::{self, Seen},
+};
 use crate::{
     Error, Result,
     sys::uapi::{
-        TxMetadata, XDP_UMEM_TX_METADATA_LEN, XDP_UMEM_TX_SW_CSUM, XDP_UMEM_UNALIGNED_CHUNK_FLAG,
+        Desc, TxMetadata, XDP_UMEM_TX_METADATA_LEN, XDP_UMEM_TX_SW_CSUM,
+        XDP_UMEM_UNALIGNED_CHUNK_FLAG,
     },
 };
 
@@ -125,6 +129,13 @@ pub(crate) struct Geometry {
     chunks: u32,
     headroom: u32,
     metadata: Metadata,
+    /// The last chunks, kept for clones: no frame is in them, and no address of a frame may lead there.
+    clones: u32,
+    /// The largest power of two that is not more than the memory of frames: addresses without a bit of that
+    /// value or higher lie in it. 0 for unaligned chunks, whose addresses say more than that.
+    sure_bytes: u64,
+    /// Where in its chunk a packet to send begins.
+    first_byte: u32,
 }
 
 impl Geometry {
@@ -154,7 +165,65 @@ impl Geometry {
             ))
             .hint("as long as what your XDP program asks of bpf_xdp_adjust_meta"));
         }
-        Ok(Self { chunk, chunks, headroom, metadata })
+        Ok(Self { chunk, chunks, headroom, metadata, clones: 0, sure_bytes: 0, first_byte: 0 }
+            .measured())
+    }
+
+    /// The same, with the last chunks kept for clones.
+    pub(super) fn with_clones(self, clones: u32) -> Result<Self> {
+        if clones >= self.chunks {
+            return Err(Error::invalid(format!(
+                "{clones} of {} chunks kept for clones: at least one has to be left",
+                self.chunks
+            ))
+            .hint("make the UMEM larger by as many chunks as there are packets to clone"));
+        }
+        Ok(Self { clones, ..self }.measured())
+    }
+
+    /// With what follows from the rest.
+    fn measured(self) -> Self {
+        let sure_bytes = if self.is_unaligned() { 0 } else { 1 << self.frame_bytes().ilog2() };
+        let first_byte = (self.headroom + self.tx_metadata()).max(self.least_offset());
+        Self { sure_bytes, first_byte, ..self }
+    }
+
+    /// As the kernel sees it, to which all chunks are alike.
+    #[cfg(feature = "fake")]
+    pub(crate) fn whole(self) -> Self {
+        Self { clones: 0, ..self }.measured()
+    }
+
+    /// The number of chunks kept for clones.
+    pub(super) fn clones(&self) -> u32 {
+        self.clones
+    }
+
+    /// The number of the others.
+    pub(super) fn frames(&self) -> u32 {
+        self.chunks - self.clones
+    }
+
+    /// Bytes in the others.
+    #[inline]
+    fn frame_bytes(&self) -> u64 {
+        u64::from(self.frames()) * u64::from(self.chunk_bytes())
+    }
+
+    /// Whether the address of a frame that the kernel returned is that of a clone.
+    #[inline]
+    pub(super) fn is_clone<const UNALIGNED: bool>(&self, address: u64) -> bool {
+        let into = Self::plain::<UNALIGNED>(address).wrapping_sub(self.frame_bytes());
+        into < self.bytes() - self.frame_bytes()
+    }
+
+    /// As [`is_clone`](Self::is_clone), asking for the mode.
+    pub(crate) fn holds_clone(&self, address: u64) -> bool {
+        if self.is_unaligned() {
+            self.is_clone::<true>(address)
+        } else {
+            self.is_clone::<false>(address)
+        }
     }
 
     pub(crate) fn chunks(&self) -> u32 {
@@ -165,6 +234,7 @@ impl Geometry {
         self.chunk
     }
 
+    #[inline]
     pub(crate) fn chunk_bytes(&self) -> u32 {
         self.chunk.bytes()
     }
@@ -186,8 +256,9 @@ impl Geometry {
     }
 
     /// Where in its chunk a packet to send begins.
+    #[inline]
     pub(crate) fn first_byte(&self) -> u32 {
-        (self.headroom + self.tx_metadata()).max(self.least_offset())
+        self.first_byte
     }
 
     /// Where in its chunk a packet to send begins at least.
@@ -212,14 +283,24 @@ impl Geometry {
     }
 
     /// Bytes in all chunks together.
+    #[inline]
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.chunks) * u64::from(self.chunk_bytes())
     }
 
-    /// The first address of every chunk.
+    /// The first address of every chunk that frames can be in.
     pub(super) fn addresses(&self) -> impl DoubleEndedIterator<Item = u64> + use<> {
+        self.bases(0..self.frames())
+    }
+
+    /// The first address of every chunk that is kept for clones.
+    pub(super) fn clone_addresses(&self) -> impl DoubleEndedIterator<Item = u64> + use<> {
+        self.bases(self.frames()..self.chunks)
+    }
+
+    fn bases(&self, chunks: Range<u32>) -> impl DoubleEndedIterator<Item = u64> + use<> {
         let bytes = u64::from(self.chunk_bytes());
-        (0..u64::from(self.chunks)).map(move |chunk| chunk * bytes)
+        chunks.map(move |chunk| u64::from(chunk) * bytes)
     }
 
     /// Whether chunks lie across the borders of pages. Then the kernel says where a received packet is by
@@ -284,6 +365,7 @@ impl Geometry {
     }
 
     /// The first address of the chunk in which this one lies.
+    #[inline]
     pub(crate) fn base(&self, address: u64) -> u64 {
         if self.is_unaligned() {
             self.base_in::<true>(address)
@@ -292,15 +374,29 @@ impl Geometry {
         }
     }
 
+    /// Bytes from a plain address to the end of its chunk.
+    #[inline]
+    pub(crate) fn room(&self, address: u64) -> u32 {
+        self.chunk_bytes() - self.offset(address)
+    }
+
     /// How far into its chunk a plain address lies.
     #[inline]
     pub(crate) fn offset(&self, address: u64) -> u32 {
-        let offset = if self.is_unaligned() {
-            self.offset_in::<true>(address)
-        } else {
-            self.offset_in::<false>(address)
-        };
-        u32::try_from(offset).expect("a chunk's offsets fit a u32")
+        if self.is_unaligned() {
+            return u32::try_from(self.offset_in::<true>(address)).unwrap_or(u32::MAX);
+        }
+        self.aligned_offset(address)
+    }
+
+    /// As [`offset`](Self::offset), where chunks are aligned.
+    #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the lower half has all bits of the offset"
+    )]
+    fn aligned_offset(&self, address: u64) -> u32 {
+        address as u32 & (self.chunk_bytes() - 1)
     }
 
     /// The number of the chunk in which a plain address lies.
@@ -308,7 +404,7 @@ impl Geometry {
         usize::try_from(address / u64::from(self.chunk_bytes())).unwrap_or(usize::MAX)
     }
 
-    /// Whether an address lies in the memory.
+    /// Whether an address lies in a frame.
     pub(crate) fn holds(&self, address: u64) -> bool {
         let fault = if self.is_unaligned() {
             self.address_fault::<true>(address)
@@ -318,7 +414,7 @@ impl Geometry {
         fault >> 63 == 0
     }
 
-    /// Whether a packet lies in one chunk.
+    /// Whether a packet lies in one frame.
     pub(crate) fn holds_packet(&self, address: u64, len: u32) -> bool {
         let fault = if self.is_unaligned() {
             self.packet_fault::<true>(address, len)
@@ -328,17 +424,74 @@ impl Geometry {
         fault >> 63 == 0
     }
 
-    /// Highest bit set if the address is not in the memory. Faults are ORed over a batch and looked
-    /// at once: subtractions vectorise where comparisons of 64-bit numbers do not.
+    /// Highest bit set if the address is not in a frame: clones' chunks are past the end too. Faults are
+    /// ORed over a batch and looked at once: subtractions vectorise where comparisons of 64-bit numbers do
+    /// not.
     #[inline]
     pub(crate) fn address_fault<const UNALIGNED: bool>(&self, address: u64) -> u64 {
         let address = Self::plain::<UNALIGNED>(address);
         // A UMEM has less than 2^44 bytes: the difference goes below zero exactly for addresses past
         // its end, and addresses from 2^63 on show by themselves.
-        address | (self.bytes() - 1).wrapping_sub(address)
+        address | (self.frame_bytes() - 1).wrapping_sub(address)
     }
 
-    /// Highest bit set if the packet does not lie in one chunk of the memory.
+    /// Appends the first addresses of the chunks in which these addresses of the kernel's lie; whether all of
+    /// these are chunks of the memory.
+    #[inline]
+    pub(super) fn append_chunks<const UNALIGNED: bool>(
+        &self,
+        addresses: &[u64],
+        to: &mut Vec<u64>,
+    ) -> bool {
+        let start = to.len();
+        if UNALIGNED {
+            to.extend(addresses.iter().map(|address| self.base_in::<true>(*address)));
+        } else {
+            let write =
+                |to: &mut [MaybeUninit<u64>]| passes::write_chunks(addresses, self.mask(), to);
+            // SAFETY: the pass writes one for each address.
+            let bits = unsafe { passes::append(to, addresses.len(), write) };
+            // All of them lie below a power of two if none has a higher bit.
+            if bits < self.sure_bytes {
+                return true;
+            }
+        }
+        self.all_hold(&to[start..])
+    }
+
+    /// Whether all of these plain addresses lie in a frame.
+    #[inline(never)]
+    fn all_hold(&self, addresses: &[u64]) -> bool {
+        let fault = |base: &u64| self.address_fault::<false>(*base);
+        addresses.iter().map(fault).fold(0, |all, fault| all | fault) >> 63 == 0
+    }
+
+    /// Writes the first addresses of these packets' chunks into as many slots.
+    #[inline]
+    pub(super) fn write_bases(&self, descs: &[Desc], to: &mut [MaybeUninit<u64>]) {
+        if self.is_unaligned() {
+            for (desc, to) in descs.iter().zip(to) {
+                to.write(self.base_in::<true>(desc.addr));
+            }
+        } else {
+            passes::write_bases(descs, self.mask(), to);
+        }
+    }
+
+    /// Bytes that each of these packets has at least from its first byte to the end of its chunk, where
+    /// each lies in one frame and has a plain address. None where they have to be looked at more closely:
+    /// chunks are unaligned, the memory is no power of two and a packet lies in its last part, the longest
+    /// packet would not fit behind the offset that all have together, or one of them does not lie in a
+    /// frame.
+    #[inline]
+    pub(super) fn sure_room(&self, packets: Seen) -> Option<u32> {
+        let Seen { addresses, longest } = packets;
+        // No offset is more than all of their bits.
+        let room = self.chunk_bytes() - self.aligned_offset(addresses);
+        (addresses < self.sure_bytes && longest <= room).then_some(room)
+    }
+
+    /// Highest bit set if the packet does not lie in one frame.
     #[inline]
     pub(crate) fn packet_fault<const UNALIGNED: bool>(&self, address: u64, len: u32) -> u64 {
         let end = self.offset_in::<UNALIGNED>(Self::plain::<UNALIGNED>(address)) + u64::from(len);

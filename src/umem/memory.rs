@@ -2,7 +2,7 @@
 
 use std::{any::Any, fmt, mem, ptr::NonNull};
 
-use super::physical_memory;
+use super::{numa::Preference, physical_memory};
 use crate::{
     Error, ErrorKind, Result, Step,
     sys::{self, mapping::Mapping},
@@ -47,6 +47,8 @@ pub(crate) unsafe fn at(start: NonNull<u8>, address: u64) -> NonNull<u8> {
 
 pub(crate) struct Memory {
     start: NonNull<u8>,
+    pages: Pages,
+    node: Option<u32>,
     owner: MemoryOwner,
 }
 
@@ -62,8 +64,8 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Maps memory of `bytes` bytes; returns it with the kind of pages it is on.
-    pub(super) fn map(bytes: u64, pages: Pages) -> Result<(Self, Pages)> {
+    /// Maps memory of `bytes` bytes.
+    pub(super) fn map(bytes: u64, pages: Pages, node: Option<Preference>) -> Result<Self> {
         let failed = |kind, reason: String| Error::new(Step::AllocateUmem, kind, reason);
         if let Some(physical) = physical_memory().filter(|physical| bytes > *physical) {
             return Err(failed(
@@ -96,11 +98,26 @@ impl Memory {
                 _ => error.hint("use fewer chunks"),
             }
         })?;
-        Ok((Self { start: mapping.start(), owner: MemoryOwner::Mapped(mapping) }, got))
+        // Before anybody has touched it.
+        let node = match node {
+            Some(preference) => preference.apply(&mapping)?,
+            None => None,
+        };
+        let start = mapping.start();
+        Ok(Self { start, pages: got, node, owner: MemoryOwner::Mapped(mapping) })
     }
 
     pub(super) fn adopt(start: NonNull<u8>, owner: Owner) -> Self {
-        Self { start, owner: MemoryOwner::Adopted(Some(owner)) }
+        let owner = MemoryOwner::Adopted(Some(owner));
+        Self { start, pages: Pages::Adopted, node: None, owner }
+    }
+
+    pub(super) fn pages(&self) -> Pages {
+        self.pages
+    }
+
+    pub(super) fn node(&self) -> Option<u32> {
+        self.node
     }
 
     pub(crate) fn start(&self) -> NonNull<u8> {

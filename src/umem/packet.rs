@@ -22,6 +22,10 @@ pub struct Packet<'a> {
 pub struct PacketMut<'a> {
     memory: NonNull<u8>,
     umem: &'a Umem,
+    /// The UMEM's, at hand: nothing that is written can change it.
+    geometry: Geometry,
+    /// Bytes that each frame has at least from its first one to its chunk's end; 0 where nobody knows.
+    least_room: u32,
     descs: &'a mut [Desc],
 }
 
@@ -54,6 +58,7 @@ impl std::error::Error for NoRoom {}
 /// # Safety
 ///
 /// The descriptor is one of a batch that owns its chunk, and the batch is borrowed for `'a`.
+#[inline]
 unsafe fn bytes<'a>(memory: NonNull<u8>, desc: &Desc) -> &'a [u8] {
     // SAFETY: a batch holds only descriptors that lie in one chunk of the mapped, initialised memory;
     // the batch owns the chunk, so that neither the kernel nor another batch writes it meanwhile.
@@ -63,11 +68,13 @@ unsafe fn bytes<'a>(memory: NonNull<u8>, desc: &Desc) -> &'a [u8] {
 /// # Safety
 ///
 /// As [`bytes`], and the borrow is exclusive.
+#[inline]
 unsafe fn bytes_mut<'a>(memory: NonNull<u8>, desc: &mut Desc) -> &'a mut [u8] {
     // SAFETY: as in `bytes`; exclusive by the caller's word.
     unsafe { slice::from_raw_parts_mut(at(memory, desc.addr).as_ptr(), desc.len as usize) }
 }
 
+#[inline]
 fn length(descs: &[Desc]) -> usize {
     descs.iter().map(|desc| desc.len as usize).sum()
 }
@@ -75,12 +82,14 @@ fn length(descs: &[Desc]) -> usize {
 impl<'a> Packet<'a> {
     /// Bytes in the packet, over all of its frames.
     #[expect(clippy::len_without_is_empty, reason = "a received packet is never empty")]
+    #[inline]
     pub fn len(&self) -> usize {
         length(self.descs)
     }
 
     /// The first frame's bytes, where the headers are: the whole packet unless it is larger than a
     /// chunk.
+    #[inline]
     pub fn head(&self) -> &'a [u8] {
         // SAFETY: our batch's descriptor, borrowed for 'a.
         unsafe { bytes(self.memory, &self.descs[0]) }
@@ -122,6 +131,7 @@ impl<'a> Packet<'a> {
     }
 
     /// The bytes of each frame.
+    #[inline]
     pub fn frames(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
         let memory = self.memory;
         // SAFETY: our batch's descriptors, borrowed for 'a.
@@ -147,28 +157,38 @@ fn metadata<T: Pod>(memory: NonNull<u8>, geometry: &Geometry, head: &Desc) -> Re
 
 impl<'a> PacketMut<'a> {
     /// A view of one packet's descriptors.
-    pub(super) fn new(memory: NonNull<u8>, umem: &'a Umem, descs: &'a mut [Desc]) -> Self {
-        Self { memory, umem, descs }
+    #[inline]
+    pub(super) fn new(
+        memory: NonNull<u8>,
+        umem: &'a Umem,
+        least_room: u32,
+        descs: &'a mut [Desc],
+    ) -> Self {
+        Self { memory, umem, geometry: *umem.geometry(), least_room, descs }
     }
 
     /// Bytes in the packet, over all of its frames.
+    #[inline]
     pub fn len(&self) -> usize {
         length(self.descs)
     }
 
     /// Whether there are none, as in a frame just allocated. Such a packet is never sent.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The first frame's bytes, where the headers are: the whole packet unless it is larger than a
     /// chunk.
+    #[inline]
     pub fn head(&self) -> &[u8] {
         // SAFETY: our batch's descriptor, borrowed with self.
         unsafe { bytes(self.memory, &self.descs[0]) }
     }
 
     /// As [`head`](Self::head), to change.
+    #[inline]
     pub fn head_mut(&mut self) -> &mut [u8] {
         // SAFETY: our batch's descriptor, borrowed exclusively with self.
         unsafe { bytes_mut(self.memory, &mut self.descs[0]) }
@@ -185,6 +205,7 @@ impl<'a> PacketMut<'a> {
     }
 
     /// The bytes of each frame.
+    #[inline]
     pub fn frames(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         let memory = self.memory;
         // SAFETY: our batch's descriptors, borrowed with self.
@@ -192,6 +213,7 @@ impl<'a> PacketMut<'a> {
     }
 
     /// As [`frames`](Self::frames), to change.
+    #[inline]
     pub fn frames_mut(&mut self) -> impl ExactSizeIterator<Item = &mut [u8]> {
         let memory = self.memory;
         // SAFETY: our batch's descriptors, borrowed exclusively with self; each is in a chunk of its
@@ -200,10 +222,10 @@ impl<'a> PacketMut<'a> {
     }
 
     /// The longest this packet can become by [`set_len`](Self::set_len).
+    #[inline]
     pub fn max_len(&self) -> usize {
         let last = self.descs.len() - 1;
-        let room = self.geometry().chunk_bytes() - self.geometry().offset(self.descs[last].addr);
-        length(&self.descs[..last]) + room as usize
+        length(&self.descs[..last]) + self.geometry.room(self.descs[last].addr) as usize
     }
 
     /// Makes the packet `len` bytes long, by moving the end of its last frame. Bytes that appear are
@@ -213,15 +235,16 @@ impl<'a> PacketMut<'a> {
     ///
     /// [`NoRoom`] if the chunk ends before, or if the packet's last frame begins after `len`; the packet
     /// is as it was.
+    #[inline]
     pub fn set_len(&mut self, len: usize) -> Result<(), NoRoom> {
-        let last = self.descs.len() - 1;
-        let before = length(&self.descs[..last]);
-        let possible = self.max_len();
-        if len > possible || len < before {
-            return Err(NoRoom { asked: len, possible });
+        // Known for all packets of a batch at once, as a rule.
+        if let ([frame], Ok(new)) = (&mut *self.descs, u32::try_from(len)) {
+            if new <= self.least_room {
+                frame.len = new;
+                return Ok(());
+            }
         }
-        self.descs[last].len = narrow(len - before);
-        Ok(())
+        set_end(self.umem.geometry(), self.descs, len)
     }
 
     /// Takes `count` bytes off the front: a header that is no longer wanted.
@@ -229,8 +252,9 @@ impl<'a> PacketMut<'a> {
     /// # Errors
     ///
     /// [`NoRoom`] if the first frame has fewer; the packet is as it was.
+    #[inline]
     pub fn trim_front(&mut self, count: usize) -> Result<(), NoRoom> {
-        let geometry = self.umem.geometry();
+        let geometry = self.geometry;
         let head = &mut self.descs[0];
         // One past a chunk's end is the next chunk's first byte: a frame that fills its chunk to the
         // end keeps its last byte.
@@ -241,6 +265,7 @@ impl<'a> PacketMut<'a> {
         }
         head.addr += count as u64;
         head.len -= narrow(count);
+        self.least_room = 0;
         Ok(())
     }
 
@@ -251,8 +276,9 @@ impl<'a> PacketMut<'a> {
     /// # Errors
     ///
     /// [`NoRoom`] if the chunk begins before, or its area for metadata ends before; the packet is as it was.
+    #[inline]
     pub fn grow_front(&mut self, count: usize) -> Result<(), NoRoom> {
-        let geometry = self.umem.geometry();
+        let geometry = self.geometry;
         let head = &mut self.descs[0];
         // Never into the metadata of a packet to send.
         let possible = geometry.offset(head.addr).saturating_sub(geometry.least_offset()) as usize;
@@ -345,8 +371,8 @@ impl<'a> PacketMut<'a> {
         })
     }
 
-    fn geometry(&self) -> &'a Geometry {
-        self.umem.geometry()
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
     }
 
     /// Makes these bytes the packet's content, and their number its length.
@@ -354,6 +380,7 @@ impl<'a> PacketMut<'a> {
     /// # Errors
     ///
     /// [`NoRoom`] if they do not fit its frame; the packet is as it was.
+    #[inline]
     pub fn write(&mut self, content: &[u8]) -> Result<(), NoRoom> {
         if self.descs.len() == 1 {
             self.set_len(content.len())?;
@@ -374,7 +401,24 @@ impl<'a> PacketMut<'a> {
     }
 }
 
+/// As [`PacketMut::set_len`], by a look at where the last frame's chunk ends. Without the packet, which can
+/// stay in registers where this is not called.
+#[inline(never)]
+fn set_end(geometry: &Geometry, descs: &mut [Desc], len: usize) -> Result<(), NoRoom> {
+    let Some((last, others)) = descs.split_last_mut() else {
+        unreachable!("a packet has a frame");
+    };
+    let (before, room) = (length(others), geometry.room(last.addr));
+    let new = len.checked_sub(before).and_then(|len| u32::try_from(len).ok());
+    let Some(new) = new.filter(|len| *len <= room) else {
+        return Err(NoRoom { asked: len, possible: before + room as usize });
+    };
+    last.len = new;
+    Ok(())
+}
+
 /// A length that a chunk bounds.
+#[inline]
 fn narrow(len: usize) -> u32 {
     u32::try_from(len).expect("a chunk's bytes fit a u32")
 }
@@ -392,6 +436,7 @@ impl fmt::Debug for PacketMut<'_> {
 }
 
 /// How many of these descriptors make up the first packet. An unfinished packet ends with them.
+#[inline(never)]
 pub(super) fn first_packet(descs: &[Desc]) -> usize {
     let continued = descs.iter().take_while(|desc| desc.options & XDP_PKT_CONTD != 0).count();
     descs.len().min(continued + 1)
@@ -402,12 +447,16 @@ pub(super) fn first_packet(descs: &[Desc]) -> usize {
 pub(super) struct Packets<'a> {
     memory: NonNull<u8>,
     geometry: &'a Geometry,
+    /// Whether a packet may have several frames: asked of the batch, not of each packet.
+    several: bool,
     rest: &'a [Desc],
 }
 
 impl<'a> Packets<'a> {
+    #[inline]
     pub(super) fn of(batch: &'a Batch) -> Self {
-        Self { memory: batch.memory(), geometry: batch.umem().geometry(), rest: batch.descs() }
+        let (memory, geometry) = (batch.memory(), batch.umem().geometry());
+        Self { memory, geometry, several: batch.multi_buffer(), rest: batch.descs() }
     }
 }
 
@@ -419,7 +468,8 @@ impl<'a> Iterator for Packets<'a> {
         if self.rest.is_empty() {
             return None;
         }
-        let (descs, rest) = self.rest.split_at(first_packet(self.rest));
+        let count = if self.several { first_packet(self.rest) } else { 1 };
+        let (descs, rest) = self.rest.split_at(count);
         self.rest = rest;
         Some(Packet { memory: self.memory, geometry: self.geometry, descs })
     }
@@ -429,12 +479,24 @@ impl<'a> Iterator for Packets<'a> {
 pub(super) struct PacketsMut<'a> {
     memory: NonNull<u8>,
     umem: &'a Umem,
+    geometry: Geometry,
+    /// As in [`Packets`].
+    several: bool,
+    /// As in [`PacketMut`].
+    least_room: u32,
     rest: &'a mut [Desc],
 }
 
 impl<'a> PacketsMut<'a> {
-    pub(super) fn new(memory: NonNull<u8>, umem: &'a Umem, rest: &'a mut [Desc]) -> Self {
-        Self { memory, umem, rest }
+    #[inline]
+    pub(super) fn new(
+        memory: NonNull<u8>,
+        umem: &'a Umem,
+        several: bool,
+        least_room: u32,
+        rest: &'a mut [Desc],
+    ) -> Self {
+        Self { memory, umem, geometry: *umem.geometry(), several, least_room, rest }
     }
 }
 
@@ -447,8 +509,10 @@ impl<'a> Iterator for PacketsMut<'a> {
             return None;
         }
         let rest = mem::take(&mut self.rest);
-        let (descs, rest) = rest.split_at_mut(first_packet(rest));
+        let count = if self.several { first_packet(rest) } else { 1 };
+        let (descs, rest) = rest.split_at_mut(count);
         self.rest = rest;
-        Some(PacketMut::new(self.memory, self.umem, descs))
+        let Self { memory, umem, geometry, least_room, .. } = *self;
+        Some(PacketMut { memory, umem, geometry, least_room, descs })
     }
 }

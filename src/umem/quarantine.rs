@@ -1,21 +1,22 @@
 //! Frames that the kernel may still reach after their socket was closed.
 
-use super::{Umem, to_u32};
+use super::{DeviceQueue, Umem, to_u32};
 
 /// What the kernel held for one queue when its last socket closed.
 #[derive(Debug)]
 pub(crate) struct Held {
-    pub(crate) ifindex: u32,
-    pub(crate) queue: u32,
+    pub(crate) queue: DeviceQueue,
     /// Frames that lay in the Fill ring, by their chunks' addresses.
     pub(crate) known: Vec<u64>,
     /// The number of the others: the kernel does not say which it had taken.
     pub(crate) unknown: u32,
+    /// Whether there may be more: then adopted memory is not freed, even where there is none of the others.
+    pub(crate) doubtful: bool,
 }
 
 impl Held {
     pub(super) fn is_empty(&self) -> bool {
-        self.known.is_empty() && self.unknown == 0
+        self.known.is_empty() && self.unknown == 0 && !self.doubtful
     }
 }
 
@@ -49,13 +50,12 @@ impl Quarantine {
     pub(super) fn queue_is_free(
         &mut self,
         umem: &Umem,
-        ifindex: u32,
-        queue: u32,
+        queue: DeviceQueue,
         elsewhere: &[u64],
     ) -> Vec<u64> {
         let mut back = Vec::new();
         self.held.retain(|held| {
-            let free = held.ifindex == ifindex && held.queue == queue;
+            let free = held.queue == queue;
             if free {
                 back.extend_from_slice(&held.known);
                 self.stray += held.unknown;
@@ -72,7 +72,7 @@ impl Quarantine {
             return;
         }
         let geometry = umem.geometry();
-        let mut seen = vec![false; geometry.chunks() as usize];
+        let mut seen = vec![false; geometry.frames() as usize];
         let mut mark = |address: &u64| seen[geometry.chunk(*address)] = true;
         umem.pool().for_each(&mut mark);
         elsewhere.iter().for_each(&mut mark);

@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-use super::Umem;
+use super::{DeviceQueue, Umem};
 use crate::{
     sync::{Arc, Weak},
     sys::{uapi::UmemReg, xsk},
@@ -23,8 +23,7 @@ pub(crate) struct Registration {
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     fd: Weak<OwnedFd>,
-    ifindex: u32,
-    queue: u32,
+    queue: DeviceQueue,
     registration: Registration,
 }
 
@@ -35,35 +34,39 @@ pub(crate) struct Registrations {
     members: Vec<Member>,
 }
 
+impl Member {
+    /// The socket, if it is open and bound: the kernel takes it off an interface that is deleted.
+    fn bound(&self) -> Option<Arc<OwnedFd>> {
+        self.fd.upgrade().filter(|fd| xsk::is_bound(fd.as_fd()))
+    }
+}
+
 impl Registrations {
     /// The registrations that live, each with a socket to name.
     pub(crate) fn living(&mut self) -> Vec<(Registration, Arc<OwnedFd>)> {
-        self.members.retain(|member| member.fd.strong_count() > 0);
         let mut living: Vec<(Registration, Arc<OwnedFd>)> = Vec::new();
-        for member in &self.members {
-            if living.iter().any(|(registration, _)| *registration == member.registration) {
-                continue;
+        self.members.retain(|member| {
+            let Some(fd) = member.bound() else { return false };
+            if living.iter().all(|(registration, _)| *registration != member.registration) {
+                living.push((member.registration, fd));
             }
-            living.extend(member.fd.upgrade().map(|fd| (member.registration, fd)));
-        }
+            true
+        });
         living
     }
 
     /// Whether a socket of this memory is bound to that queue.
-    pub(crate) fn has_queue(&self, ifindex: u32, queue: u32) -> bool {
-        self.members.iter().any(|member| {
-            member.ifindex == ifindex && member.queue == queue && member.fd.strong_count() > 0
-        })
+    pub(crate) fn has_queue(&self, queue: DeviceQueue) -> bool {
+        self.members.iter().any(|member| member.queue == queue && member.bound().is_some())
     }
 
     pub(crate) fn add(
         &mut self,
         fd: &Arc<OwnedFd>,
-        ifindex: u32,
-        queue: u32,
+        queue: DeviceQueue,
         registration: Registration,
     ) {
-        self.members.push(Member { fd: Arc::downgrade(fd), ifindex, queue, registration });
+        self.members.push(Member { fd: Arc::downgrade(fd), queue, registration });
     }
 }
 

@@ -136,6 +136,8 @@ struct Entry {
     checksum: AtomicU64,
     launch_time: AtomicU64,
     id: AtomicU64,
+    /// Where the metadata of the packet that was sent last lies: a completed address may lack its lowest bit.
+    place: AtomicU64,
 }
 
 impl Requests {
@@ -190,6 +192,7 @@ impl Requests {
             launch_time: entry.launch_time.load(Ordering::Relaxed),
         };
         let place = desc.addr - u64::from(geometry.tx_metadata());
+        entry.place.store(place, Ordering::Relaxed);
         // SAFETY: the area lies in the descriptor's chunk, which the caller owns, since the descriptor is
         // good; it need not be aligned.
         unsafe { at(memory, place).cast::<TxMetadata>().write_unaligned(metadata) };
@@ -204,7 +207,7 @@ impl Requests {
         timestamps: &mut Timestamps,
     ) {
         for address in completed.map(|address| geometry.to_plain(*address)) {
-            if !geometry.holds(address) || geometry.offset(address) < geometry.tx_metadata() {
+            if !geometry.holds(address) {
                 continue;
             }
             let entry = &self.0[geometry.chunk(address)];
@@ -213,9 +216,9 @@ impl Requests {
             }
             entry.flags.store(0, Ordering::Relaxed);
             // After the flags.
-            let place = address - u64::from(geometry.tx_metadata()) + 8;
-            // SAFETY: in a chunk of the memory, before the packet; the frame has completed, so that the
-            // kernel has written what it had to, and nobody else has it before we give it on.
+            let place = entry.place.load(Ordering::Relaxed) + 8;
+            // SAFETY: in a chunk of the memory, where `submit` has written; the frame has completed, so that
+            // the kernel has written what it had to, and nobody else has it before we give it on.
             let nanoseconds = unsafe { at(memory, place).cast::<u64>().read_unaligned() };
             timestamps.push(TxTimestamp { id: entry.id.load(Ordering::Relaxed), nanoseconds });
         }

@@ -7,14 +7,15 @@ use std::{
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use xskit::{
-    Interest, Interface, Program, ProgramOptions, RingSize, Rules, Socket, SocketConfig, SocketMap,
-    Umem, UmemConfig,
+    Interest, Interface, Program, ProgramOptions, Rules, Socket, SocketConfig, SocketMap, Umem,
+    UmemConfig,
 };
 use xskit_lab::{Lab, LabConfig, Link, Numbered};
 
 use crate::{
     bpf::{Assembler, Own},
     mode::Mode,
+    support::{LIMIT, MOMENT, PORT, adds_up, comes_home, rings, settle},
 };
 
 /// Packets of a test that says nothing else.
@@ -24,25 +25,8 @@ pub(crate) const LENGTH: usize = 64;
 /// Packets on their way at most: fewer than veth's own ring holds.
 pub(crate) const WINDOW: u64 = 64;
 
-/// Nothing that is to happen takes so long, however busy the machine is.
-pub(crate) const LIMIT: Duration = Duration::from_secs(10);
-/// Long enough to see that nothing happens.
-pub(crate) const MOMENT: Duration = Duration::from_millis(100);
-
-/// The UDP port of all packets.
-const PORT: u16 = 4242;
 /// What the kernel keeps before a received packet.
 const XDP_HEADROOM: usize = 256;
-
-pub(crate) fn ring(entries: u32) -> RingSize {
-    RingSize::new(entries).unwrap()
-}
-
-/// Rings that hold several windows.
-pub(crate) fn rings(entries: u32) -> SocketConfig {
-    let size = ring(entries);
-    SocketConfig::default().rx(size).tx(size).fill(size).completion(size)
-}
 
 /// The pair of namespaces.
 pub(crate) struct Bench {
@@ -202,22 +186,8 @@ impl End {
         adds_up(&self.umem);
         let Self { socket, attachment, umem, interface, link } = self;
         drop((socket, attachment));
-        let audit = umem.audit();
-        assert_eq!(audit.free + audit.quarantine, audit.total, "{audit}");
-        // What the kernel might still reach comes back when the queue is bound again.
-        let config = rings(64).send_only();
-        drop(link.netns().enter(|| Socket::open(&umem, &interface, 0, &config).unwrap()));
-        let audit = umem.audit();
-        assert_eq!(audit.free, audit.total, "{audit}");
+        link.netns().enter(|| comes_home(&umem, &[(&interface, 0)]));
     }
-}
-
-/// Every frame is in a place, and in one.
-#[track_caller]
-pub(crate) fn adds_up(umem: &Umem) {
-    let audit = umem.audit();
-    assert!(audit.is_complete(), "{audit}");
-    assert_eq!((audit.lost, audit.detached), (0, 0), "{audit}");
 }
 
 /// The numbers, a window's worth at a time.
@@ -284,16 +254,6 @@ pub(crate) fn nothing_comes(socket: &mut Socket) {
     assert!(ready.timed_out(), "{:?}", socket.statistics());
 }
 
-/// Waits until all that was sent on the socket has completed.
-#[track_caller]
-pub(crate) fn settle(socket: &mut Socket) {
-    eventually("what was sent completes", || {
-        socket.split_mut().1.reap().unwrap();
-        let statistics = socket.statistics().unwrap();
-        statistics.completed == statistics.sent
-    });
-}
-
 /// Sends the packets of the series with these numbers, and receives those that shall arrive: `arrives`
 /// says of each packet what becomes of it.
 #[track_caller]
@@ -324,16 +284,6 @@ pub(crate) fn stream(
     numbers: std::ops::Range<u64>,
 ) {
     stream_through(ends, series, numbers, |_, packet| Some(packet));
-}
-
-/// Tries again until it is so.
-#[track_caller]
-pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = std::time::Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(std::time::Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// One `poll` of the socket, past the library; which events there were.

@@ -2,17 +2,19 @@
 #![allow(unsafe_code, reason = "descriptors are the caller's word")]
 
 use std::{
+    collections::BTreeSet,
     io,
     os::fd::{AsFd, AsRawFd},
     ptr,
 };
 
+use nix::errno::Errno;
 use xskit::{
     Socket, Umem,
     ring::{self, Desc},
 };
 
-use crate::bench::{LIMIT, eventually};
+use crate::support::{LIMIT, eventually};
 
 /// Frames that are ours as plain addresses, with contents.
 pub(crate) struct Frames {
@@ -79,17 +81,26 @@ pub(crate) fn unsent(socket: &mut Socket) -> usize {
     socket.split_mut().1.unsent()
 }
 
-/// Wakes the kernel until it has taken all descriptors.
+/// Wakes the kernel until it has taken all descriptors; the errnos by which it said that it dropped some, which
+/// differ between kernels.
 #[track_caller]
-pub(crate) fn drain(socket: &mut Socket) {
+pub(crate) fn drain(socket: &mut Socket) -> BTreeSet<String> {
+    let mut said = BTreeSet::new();
     eventually("the kernel takes all descriptors", || {
-        match kick(socket) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => panic!("{error}"),
+        if let Err(error) = kick(socket) {
+            match Errno::from_raw(error.raw_os_error().unwrap_or(0)) {
+                // The rest next time.
+                Errno::EAGAIN | Errno::ENOBUFS | Errno::EINTR => {}
+                // Of no packet: the socket does not work.
+                Errno::ENETDOWN | Errno::ENXIO | Errno::ENODEV | Errno::EBADF | Errno::ENOTCONN => {
+                    panic!("{error}")
+                }
+                errno => drop(said.insert(format!("{errno:?}"))),
+            }
         }
         unsent(socket) == 0
     });
+    said
 }
 
 /// Sets how many packets one wake-up sends at most to the kernel's default; a kernel that does not know the option

@@ -10,6 +10,8 @@ mod cases;
 mod descriptors;
 mod mode;
 mod summary;
+#[path = "../support/mod.rs"]
+mod support;
 mod whole;
 
 use std::{process::ExitCode, thread};
@@ -55,7 +57,10 @@ fn trial(mode: &'static Mode, (case, test): Case, summary: Summary) -> Trial {
     let thread_name = name.clone();
     Trial::ignorable_test(name, move || {
         // A thread of that name, so that skips and panics name the test.
-        let run = move || require(Need::Bpf).then(|| test(mode));
+        let run = move || {
+            let test = || mode.lacks().map_or_else(|| test(mode), Outcome::CannotRun);
+            require(Need::Bpf).then(test)
+        };
         let thread = thread::Builder::new().name(thread_name).spawn(run)?;
         let outcome = thread.join();
         summary.add(mode.name, case, &outcome);

@@ -5,7 +5,8 @@ use xskit_lab::Numbered;
 
 use crate::{
     Outcome,
-    bench::{Bench, End, LIMIT, Redirect, rings, settle, windows},
+    bench::{Bench, End, Redirect, windows},
+    support::{LIMIT, rings, settle},
 };
 
 /// What the kernel keeps before a received frame.

@@ -7,7 +7,8 @@ use std::{
 };
 
 use xskit::{
-    Batch, Interest, Interface, PortConfig, QueueId, RingSize, Rules, Socket, SocketConfig, Umem,
+    Batch, CopyMode, Interest, Interface, PortConfig, QueueId, RingSize, Rules, Socket,
+    SocketConfig, Umem,
 };
 use xskit_lab::{Checker, Lab, Link, Numbered, RawPort};
 
@@ -69,7 +70,8 @@ pub(crate) fn comes_home(umem: &Umem, queues: &[(&Interface, u32)]) {
     let audit = umem.audit();
     assert_eq!(audit.free + audit.quarantine, audit.total, "{audit}");
     for (interface, queue) in queues {
-        let config = rings(64).send_only();
+        // In copy mode it keeps no frames for the driver.
+        let config = rings(64).send_only().copy_mode(CopyMode::Copy);
         drop(Socket::open(umem, interface, QueueId::new(*queue), &config).unwrap());
     }
     let audit = umem.audit();
@@ -150,6 +152,13 @@ pub(crate) fn collect(raw: &mut RawPort, checker: &mut Checker, count: u64) {
         });
         assert!(arrived.unwrap() > 0, "{:?}", checker.tally());
     }
+}
+
+/// Major and minor of the running kernel.
+pub(crate) fn kernel() -> (u32, u32) {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split('.').map_while(|number| number.parse().ok());
+    numbers.next().zip(numbers.next()).unwrap_or_else(|| panic!("{release} is no release"))
 }
 
 /// Tries again until it is so.

@@ -3,6 +3,7 @@
 
 mod multi_buffer;
 mod rx_metadata;
+mod shared_queue;
 #[path = "../support/mod.rs"]
 mod support;
 mod tx_budget;

@@ -138,7 +138,11 @@ fn the_largest_number_of_frames_and_one_more() {
     // Received there by a socket, too: of 18 frames and more.
     let mut far = lab.far.netns().enter(|| {
         let config = PortConfig::new("far0").rules(Rules::udp_port(PORT));
-        config.chunk_size(ChunkSize::K2).multi_buffer(true).open().unwrap()
+        config
+            .umem_config(UmemConfig::default().chunk_size(ChunkSize::K2))
+            .multi_buffer(true)
+            .open()
+            .unwrap()
     });
     let mut there = far.take_queue(0).unwrap();
     lab.enter(|| {

@@ -22,8 +22,9 @@ fn unaligned_frames_are_received_whole() {
         for mode in [AttachMode::Native, AttachMode::Generic] {
             for bytes in SIZES {
                 let size = ChunkSize::unaligned(bytes).unwrap();
-                let config = near().attach(mode).chunk_size(size).pages(Pages::HugeOrTransparent);
-                let mut port = config.headroom(14).open().unwrap();
+                let umem = UmemConfig::default().chunk_size(size).headroom(14);
+                let umem = umem.pages(Pages::HugeOrTransparent);
+                let mut port = near().attach(mode).umem_config(umem).open().unwrap();
                 let umem = port.umem().clone();
                 let mut socket = port.take_queue(0).unwrap();
                 for length in LENGTHS {
@@ -86,7 +87,11 @@ fn unaligned_jumbo_frames_are_reflected_whole() {
     lab.enter(|| {
         for bytes in [3000, 4001] {
             let size = ChunkSize::unaligned(bytes).unwrap();
-            let mut port = near().chunk_size(size).multi_buffer(true).open().unwrap();
+            let mut port = near()
+                .umem_config(UmemConfig::default().chunk_size(size))
+                .multi_buffer(true)
+                .open()
+                .unwrap();
             let mut socket = port.take_queue(0).unwrap();
             let mut batch = port.umem().batch(64);
             let series = to_near(&lab, 9000);

@@ -1,9 +1,18 @@
 //! Sockets that somebody else made: with none of the capabilities, and with the wrong ones handed over.
 
-use std::{fs::File, net::UdpSocket, os::fd::OwnedFd};
+use std::{
+    fs::File,
+    net::UdpSocket,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    thread,
+    time::{Duration, Instant},
+};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use xskit::{CopyMode, ErrorKind, Interface, Program, Rules, Socket, Step, UmemConfig};
+use xskit::{
+    AttachMode, CopyMode, ErrorKind, Interface, Program, ProgramOptions, QueueId, Rules, Socket,
+    Step, UmemConfig,
+};
 use xskit_lab::{Lab, VethEnd};
 
 use crate::bench::{
@@ -160,4 +169,65 @@ fn more_than_the_worker_may_lock() {
             all_free(&umem);
         });
     });
+}
+
+/// Whoever handed the socket over binds it after all: the frames that lay in its Fill ring when that failed for
+/// us are somebody else's by then.
+#[test]
+fn bound_behind_our_back() {
+    let _turn = in_turn();
+    alone(|| {
+        let Some(lab) = Lab::for_test() else { return };
+        let far = lab.raw().unwrap();
+        lab.enter(|| {
+            let (ours, others) = (umem(), umem());
+            let rules = Rules::udp_port(PORT);
+            let options = ProgramOptions::default();
+            let program = Program::attach(&near(), &rules, AttachMode::Auto, &options).unwrap();
+            let blocker = Socket::open(&others, &near(), 0, &rings()).unwrap();
+            let fd = Socket::unbound(&near()).unwrap();
+            let error = open(&fd, &ours).unwrap_err();
+            assert_eq!((error.step(), error.kind()), (Step::Bind, ErrorKind::Busy), "{error}");
+            all_free(&ours);
+            drop(blocker);
+            bind(&fd, near().index());
+            let _entry = program.socket_map().insert(QueueId::new(0), fd.as_fd()).unwrap();
+            let mut batch = ours.batch(1024);
+            assert_eq!(batch.alloc(1024), 1024);
+            batch.packets_mut().for_each(|mut packet| packet.write(&[7; 4096]).unwrap());
+            for _ in 0..10 {
+                far.send(&lab.flow(PORT).frame(b"into whose frame?")).unwrap();
+            }
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while program.counters().unwrap().total.redirected < 10 {
+                assert!(Instant::now() < deadline, "the packets do not arrive");
+            }
+            thread::sleep(Duration::from_millis(50));
+            assert!(batch.packets().all(|packet| packet.head() == [7; 4096]), "into ours");
+        });
+    });
+}
+
+/// As anybody can who has a descriptor.
+#[expect(unsafe_code, reason = "nix has no address of AF_XDP")]
+fn bind(fd: &OwnedFd, interface: u32) {
+    let address = libc::sockaddr_xdp {
+        sxdp_family: u16::try_from(libc::AF_XDP).unwrap(),
+        sxdp_flags: libc::XDP_COPY,
+        sxdp_ifindex: interface,
+        sxdp_queue_id: 0,
+        sxdp_shared_umem_fd: 0,
+    };
+    let length = libc::socklen_t::try_from(size_of_val(&address)).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    // The last socket's end is asynchronous.
+    loop {
+        // SAFETY: the kernel reads the address, which is as long as we say.
+        let result = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), length) };
+        if result == 0 {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{}", std::io::Error::last_os_error());
+        thread::sleep(Duration::from_millis(5));
+    }
 }

@@ -9,7 +9,7 @@ use xskit::{
 use xskit_lab::{Lab, LabConfig, Link, Need, Netns, XdpAction, XdpMode, require};
 
 use crate::bench::{
-    Expected, PORT, SECOND, all_free, alone, near, nothing_attached, port, refused, rings, umem,
+    Expected, PATIENCE, PORT, all_free, alone, near, nothing_attached, port, refused, rings, umem,
     works,
 };
 
@@ -68,8 +68,8 @@ fn an_interface_that_is_down() {
             all_free(&umem);
             nothing_attached(&lab);
             lab.near.up().unwrap();
-            lab.near.wait_up(SECOND).unwrap();
-            lab.far.wait_up(SECOND).unwrap();
+            lab.near.wait_up(PATIENCE).unwrap();
+            lab.far.wait_up(PATIENCE).unwrap();
             works(&lab, &umem, 0);
         });
     });
@@ -142,7 +142,7 @@ fn lo_in_native_mode() {
                 let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
                 sender.send_to(b"over lo", ("127.0.0.1", PORT)).unwrap();
                 let mut batch = umem.batch(8);
-                assert!(socket.wait(Interest::READABLE, SECOND).unwrap().readable());
+                assert!(socket.wait(Interest::READABLE, PATIENCE).unwrap().readable());
                 socket.recv(&mut batch).unwrap();
                 assert!(batch.packets().any(|packet| packet.head().ends_with(b"over lo")));
                 drop((socket, port, batch));

@@ -132,7 +132,7 @@ fn vlans_on_veth() {
             let frame = lab.flow(PORT).vlan(7).frame(b"tagged, and of more than 60 bytes");
             lab.raw().unwrap().send(&frame).unwrap();
             let mut batch = umem.batch(8);
-            let ready = socket.wait(xskit::Interest::READABLE, crate::bench::SECOND).unwrap();
+            let ready = socket.wait(xskit::Interest::READABLE, crate::bench::PATIENCE).unwrap();
             assert!(ready.readable());
             socket.recv(&mut batch).unwrap();
             assert_eq!(batch.packets().next().unwrap().head(), frame);

@@ -24,6 +24,8 @@ const IFLA_MTU: u16 = 4;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_CARRIER: u16 = 33;
 const IFLA_XDP: u16 = 43;
+const IFLA_PARENT_DEV_NAME: u16 = 56;
+const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
 
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_PROG_ID: u16 = 4;
@@ -44,6 +46,8 @@ pub(crate) struct Link {
     pub(crate) mac: [u8; 6],
     pub(crate) max_rx_queues: u32,
     pub(crate) xdp: Option<XdpProgram>,
+    /// The bus and the name there of the device behind it (Linux 5.14).
+    pub(crate) parent: Option<(String, String)>,
 }
 
 impl Link {
@@ -56,6 +60,7 @@ impl Link {
             running: flags & IFF_RUNNING != 0,
             ..Self::default()
         };
+        let (mut bus, mut device) = (None, None);
         for attribute in answer.attributes(HEADER) {
             let value = attribute.value();
             match attribute.kind() {
@@ -66,9 +71,12 @@ impl Link {
                 IFLA_NUM_RX_QUEUES => link.max_rx_queues = number(value)?,
                 IFLA_CARRIER => link.carrier = value.first().is_some_and(|&carrier| carrier != 0),
                 IFLA_XDP => link.xdp = xdp_program(value),
+                IFLA_PARENT_DEV_NAME => device = Some(text(value)),
+                IFLA_PARENT_DEV_BUS_NAME => bus = Some(text(value)),
                 _ => {}
             }
         }
+        link.parent = bus.zip(device);
         Some(link)
     }
 }
@@ -159,7 +167,7 @@ fn set_xdp(index: u32, fd: i32, flags: u32) -> Result<(), NetlinkRefusal> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::{
         io::{self, Write},
         os::fd::{AsFd, OwnedFd},
@@ -217,11 +225,14 @@ mod tests {
         payload.extend(attribute(IFLA_MTU, &9000_u32.to_ne_bytes()));
         payload.extend(attribute(IFLA_ADDRESS, &[10, 0, 0, 1])); // a tunnel's
         payload.extend(attribute(IFLA_CARRIER, &[1]));
+        payload.extend(attribute(IFLA_PARENT_DEV_NAME, b"0000:03:00.0\0"));
+        payload.extend(attribute(IFLA_PARENT_DEV_BUS_NAME, b"pci\0"));
         payload.extend(attribute(999, b"from the future"));
         let link = Link::parse(&Answer { flags: 0, payload: payload.clone() }).unwrap();
         assert_eq!((link.index, link.name.as_str(), link.mtu), (7, "v0", 9000));
         assert_eq!((link.up, link.running, link.carrier), (true, true, true));
         assert_eq!(link.mac, [0; 6]);
+        assert_eq!(link.parent, Some(("pci".into(), "0000:03:00.0".into())));
         // Cut anywhere, it is less, never a panic.
         for end in 0..payload.len() {
             let cut = Link::parse(&Answer { flags: 0, payload: payload[..end].to_vec() });
@@ -231,7 +242,7 @@ mod tests {
 
     /// On a thread and in a network namespace of its own, with a veth pair `va` and `vb` of two
     /// queues each. Skips aloud.
-    fn with_veth(test: fn(OwnedFd)) {
+    pub(crate) fn with_veth(test: fn(OwnedFd)) {
         let name = thread::current().name().unwrap_or("test").to_owned();
         let skipped = thread::spawn(move || {
             unshare(CloneFlags::CLONE_NEWNET)?;

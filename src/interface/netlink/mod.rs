@@ -21,10 +21,13 @@ use netlink_packet_core::{
 use netlink_sys::{Socket, SocketAddr};
 use nix::errno::Errno;
 
+#[cfg(test)]
+pub(crate) use self::link::tests::with_veth;
 pub(crate) use self::{
     link::{Link, attach_xdp, detach_xdp, link_by_index, link_by_name, link_names},
     netdev::{
-        Napi, NapiControl, NetdevFeatures, active_rx_queues, napis, netdev_features, rx_queues,
+        Napi, NapiControl, NetdevFeatures, QueueWatch, active_rx_queues, napis, netdev_features,
+        rx_queues,
     },
     route::carries_default_route,
 };

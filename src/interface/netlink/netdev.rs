@@ -173,9 +173,7 @@ pub(crate) fn rx_queues(index: u32) -> Result<Option<Vec<NetdevQueue>>, NetlinkR
             Some(NetdevQueue {
                 id: number_of(answer, NETDEV_A_QUEUE_ID)?,
                 napi: number_of(answer, NETDEV_A_QUEUE_NAPI_ID),
-                socket: answer
-                    .attributes(HEADER)
-                    .any(|attribute| attribute.kind() == NETDEV_A_QUEUE_XSK),
+                socket: has_socket(answer),
             })
         })
         .collect();
@@ -216,8 +214,40 @@ fn napi(answer: &Answer) -> Option<Napi> {
     })
 }
 
+/// Whether an answer about a queue tells of an AF_XDP socket.
+fn has_socket(answer: &Answer) -> bool {
+    answer.attributes(HEADER).any(|attribute| attribute.kind() == NETDEV_A_QUEUE_XSK)
+}
+
 fn number_of(answer: &Answer, kind: u16) -> Option<u32> {
     number(answer.attributes(HEADER).find(|attribute| attribute.kind() == kind)?.value())
+}
+
+/// Asks whether queues have AF_XDP sockets, in the network namespace in which it was opened, from any other.
+pub(crate) struct QueueWatch {
+    socket: Socket,
+    family: u16,
+}
+
+impl QueueWatch {
+    /// `None` where the kernel has no such family.
+    pub(crate) fn open() -> Result<Option<Self>, NetlinkRefusal> {
+        let Some(family) = family()? else { return Ok(None) };
+        Ok(Some(Self { socket: open(NETLINK_GENERIC)?, family }))
+    }
+
+    /// Whether the kernel says that a socket is bound to this RX queue; before 6.15 it never does.
+    pub(crate) fn has_socket(&self, index: u32, queue: u32) -> Result<bool, NetlinkRefusal> {
+        let attribute = |kind, value: u32| DefaultNla::new(kind, value.to_ne_bytes().to_vec());
+        let index = attribute(NETDEV_A_QUEUE_IFINDEX, index);
+        let mut ask = command(self.family, NETDEV_CMD_QUEUE_GET, index);
+        ask.payload.list.extend([
+            attribute(NETDEV_A_QUEUE_TYPE, NETDEV_QUEUE_TYPE_RX),
+            attribute(NETDEV_A_QUEUE_ID, queue),
+        ]);
+        let (answers, _) = exchange_on(&self.socket, ask, NLM_F_REQUEST | NLM_F_ACK)?;
+        Ok(answers.iter().any(has_socket))
+    }
 }
 
 /// Reads and changes NAPI instances of the network namespace in which it was opened, from any other.

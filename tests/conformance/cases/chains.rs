@@ -1,5 +1,7 @@
 //! Packets of several frames, and chains of descriptors that are none.
 
+use std::collections::BTreeSet;
+
 use xskit::{UmemConfig, ring::Desc};
 
 use super::invalid::transmit;
@@ -88,7 +90,7 @@ fn in_the_middle(mode: &'static Mode, bad: Bad) -> Outcome {
     let mut to = bench.receiver_of_several(UmemConfig::new(1024));
     let whole = Whole::new(&to.socket);
     let series = bench.to_near(LENGTH);
-    let (mut rest_arrived, mut came_back) = (0, 0);
+    let (mut rest_arrived, mut came_back, mut said) = (0, 0, BTreeSet::new());
     for chain in 0..CHAINS {
         // Each would be a packet by itself, so that what arrives shows which descriptors were taken together.
         let contents: Vec<_> = (4 * chain..4 * chain + 4).map(|n| series.frame(n)).collect();
@@ -99,15 +101,11 @@ fn in_the_middle(mode: &'static Mode, bad: Bad) -> Outcome {
             options,
         };
         let broken = bad.fragment(part(1, CONTINUED), &from);
-        came_back += transmit(
-            &mut from,
-            &[
-                (part(0, CONTINUED), false),
-                (broken, false),
-                (part(2, 0), false),
-                (part(3, 0), true),
-            ],
-        );
+        let descs =
+            [(part(0, CONTINUED), false), (broken, false), (part(2, 0), false), (part(3, 0), true)];
+        let refused = transmit(&mut from, &descs);
+        came_back += refused.came_back;
+        said.extend(refused.said);
         frames.attach();
         let mut last = false;
         while !last {
@@ -134,7 +132,11 @@ fn in_the_middle(mode: &'static Mode, bad: Bad) -> Outcome {
     from.socket.rings().refused(u32::try_from(3 * CHAINS - came_back).unwrap());
     from.close();
     to.close();
-    Outcome::Saw(format!("{seen}; counted: {each} of 3 descriptors"))
+    let said = match said.len() {
+        0 => String::new(),
+        _ => format!("; the wake-up says {said:?}"),
+    };
+    Outcome::Saw(format!("{seen}; counted: {each} of 3 descriptors{said}"))
 }
 
 fn the_largest_number_and_one_more(mode: &'static Mode) -> Outcome {
@@ -167,7 +169,7 @@ fn the_largest_number_and_one_more(mode: &'static Mode) -> Outcome {
                 invalid += count as u64;
             }
         }
-        came_back += transmit(&mut from, &descs);
+        came_back += transmit(&mut from, &descs).came_back;
         all.into_iter().for_each(Frames::attach);
         whole.receive(&mut to.socket, &packets);
     }

@@ -7,11 +7,9 @@ use xskit_lab::Numbered;
 
 use crate::{
     Case, Outcome,
-    bench::{
-        Bench, End, LENGTH, PACKETS, adds_up, eventually, nothing_comes, receive, ring, rings,
-        send, settle, stream, windows,
-    },
+    bench::{Bench, End, LENGTH, PACKETS, nothing_comes, receive, send, stream, windows},
     mode::Mode,
+    support::{adds_up, eventually, ring, rings, settle},
 };
 
 pub(super) const CASES: &[Case] = &[

@@ -7,8 +7,9 @@ use xskit_lab::Numbered;
 
 use crate::{
     Case, Outcome,
-    bench::{Bench, LENGTH, PACKETS, nothing_comes, receive, send, settle, stream, windows},
+    bench::{Bench, LENGTH, PACKETS, nothing_comes, receive, send, stream, windows},
     mode::Mode,
+    support::settle,
 };
 
 pub(super) const CASES: &[Case] =

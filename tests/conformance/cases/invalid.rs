@@ -1,12 +1,15 @@
 //! Descriptors that name no packet: dropped and counted, while those around them pass.
 
+use std::collections::BTreeSet;
+
 use xskit::{ChunkSize, UmemConfig, ring::Desc};
 
 use crate::{
     Case, Outcome,
-    bench::{Bench, End, LENGTH, PACKETS, nothing_comes, receive, rings, windows},
+    bench::{Bench, End, LENGTH, PACKETS, nothing_comes, receive, windows},
     descriptors::{Frames, completed, drain, submit, wait_completed},
     mode::Mode,
+    support::rings,
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -18,12 +21,19 @@ pub(super) const CASES: &[Case] = &[
 const CHUNKS: u32 = 1024;
 const BYTES: u32 = 64;
 
-/// Sends descriptors of which some are invalid, receives what the valid ones hold, and returns how many of the
-/// invalid ones came back as completed.
+/// What became of invalid descriptors.
+pub(super) struct Refused {
+    /// How many came back as completed.
+    pub(super) came_back: u64,
+    /// The errnos that wake-ups returned.
+    pub(super) said: BTreeSet<String>,
+}
+
+/// Sends descriptors of which some are invalid, and waits until the valid ones have completed.
 #[track_caller]
-pub(super) fn transmit(from: &mut End, descs: &[(Desc, bool)]) -> u64 {
+pub(super) fn transmit(from: &mut End, descs: &[(Desc, bool)]) -> Refused {
     submit(&mut from.socket, &descs.iter().map(|(desc, _)| *desc).collect::<Vec<_>>());
-    drain(&mut from.socket);
+    let said = drain(&mut from.socket);
     let valid = descs.iter().filter(|(_, valid)| *valid);
     let mut missing: Vec<u64> = valid.map(|(desc, _)| desc.addr).collect();
     let mut invalid: Vec<u64> =
@@ -47,7 +57,7 @@ pub(super) fn transmit(from: &mut End, descs: &[(Desc, bool)]) -> u64 {
         assert!(take(&mut invalid, address), "{address:#x} completed twice");
         came_back += 1;
     }
-    came_back
+    Refused { came_back, said }
 }
 
 /// What was seen of completions.
@@ -119,7 +129,7 @@ fn every_kind(mode: &'static Mode, size: ChunkSize) -> Outcome {
                 descs.push((invalid[sent % invalid.len()], false));
                 sent += 1;
             }
-            came_back += transmit(&mut from, &descs);
+            came_back += transmit(&mut from, &descs).came_back;
             receive(&mut to.socket, packets);
         }
         frames.attach();
@@ -154,7 +164,7 @@ fn every_other(mode: &'static Mode) -> Outcome {
             ]
         };
         let descs: Vec<_> = frames.chunks.iter().flat_map(pair).collect();
-        came_back += transmit(&mut from, &descs);
+        came_back += transmit(&mut from, &descs).came_back;
         receive(&mut to.socket, &packets);
         frames.attach();
     }

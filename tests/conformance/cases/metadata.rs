@@ -5,8 +5,9 @@ use xskit_lab::{METADATA, XdpMode};
 
 use crate::{
     Case, Outcome,
-    bench::{Bench, End, LENGTH, LIMIT, PACKETS, Redirect, nothing_comes, rings, settle, windows},
+    bench::{Bench, End, LENGTH, PACKETS, Redirect, nothing_comes, windows},
     mode::Mode,
+    support::{LIMIT, rings, settle},
     whole::{send_batch, several},
 };
 

@@ -4,9 +4,10 @@ use xskit::{ChunkSize, SocketConfig, UmemConfig, ring::Desc};
 
 use crate::{
     Case, Outcome,
-    bench::{Bench, LENGTH, PACKETS, nothing_comes, receive, ring, rings, send, settle, stream},
+    bench::{Bench, LENGTH, PACKETS, nothing_comes, receive, send, stream},
     descriptors::{Frames, completed, default_budget, drain, kick, submit, unsent, wait_completed},
     mode::Mode,
+    support::{ring, rings, settle},
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -96,7 +97,7 @@ fn one_wakeup(mode: &'static Mode) -> Outcome {
     let moved = MORE_THAN_BUDGET - unsent(&mut from.socket);
     receive(&mut to.socket, &packets[..budget as usize]);
     nothing_comes(&mut to.socket);
-    drain(&mut from.socket);
+    assert!(drain(&mut from.socket).is_empty(), "all are valid");
     receive(&mut to.socket, &packets[budget as usize..]);
     wait_completed(&mut from.socket, MORE_THAN_BUDGET);
     assert!(completed(&mut from.socket).is_empty());

@@ -7,12 +7,10 @@ use xskit::{Interest, UmemConfig, ring::Desc};
 
 use crate::{
     Case, Outcome,
-    bench::{
-        Bench, LENGTH, LIMIT, MOMENT, PACKETS, check, eventually, nothing_comes, poll_once,
-        receive, rings, send, settle, windows,
-    },
+    bench::{Bench, LENGTH, PACKETS, check, nothing_comes, poll_once, receive, send, windows},
     descriptors::{Frames, completed, drain, kick, submit, unsent, wait_completed},
     mode::Mode,
+    support::{LIMIT, MOMENT, eventually, rings, settle},
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -97,7 +95,7 @@ fn full_tx_ring(mode: &'static Mode) -> Outcome {
 
     let frames = Frames::new(&from.umem, first);
     submit(&mut from.socket, &frames.chunks.iter().map(desc).collect::<Vec<_>>());
-    drain(&mut from.socket);
+    assert!(drain(&mut from.socket).is_empty(), "all are valid");
     receive(&mut to.socket, first);
     eventually("all complete", || from.umem.audit().completion == SIZE);
 

@@ -6,10 +6,11 @@ use xskit::Interest;
 
 use crate::{
     Case, Outcome,
-    bench::{Bench, LENGTH, LIMIT, PACKETS, nothing_comes, send, settle, stream_through},
+    bench::{Bench, LENGTH, PACKETS, nothing_comes, send, stream_through},
     bpf::Action,
     bpf::Reg::{R0, R7},
     mode::Mode,
+    support::{LIMIT, settle},
 };
 
 pub(super) const CASES: &[Case] = &[

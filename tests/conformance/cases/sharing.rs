@@ -7,13 +7,11 @@ use xskit_lab::{Flow, Numbered, Protocol};
 
 use crate::{
     Case, Outcome,
-    bench::{
-        Bench, LENGTH, PACKETS, adds_up, nothing_comes, receive, rings, send, settle, stream,
-        windows,
-    },
+    bench::{Bench, LENGTH, PACKETS, nothing_comes, receive, send, stream, windows},
     bpf::Action,
     bpf::Reg::{R0, R7},
     mode::Mode,
+    support::{adds_up, rings, settle},
 };
 
 pub(super) const CASES: &[Case] = &[

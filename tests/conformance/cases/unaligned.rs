@@ -8,9 +8,10 @@ use super::{
 };
 use crate::{
     Case, Outcome,
-    bench::{Bench, LENGTH, PACKETS, nothing_comes, rings, settle, windows},
+    bench::{Bench, LENGTH, PACKETS, nothing_comes, windows},
     descriptors::Frames,
     mode::Mode,
+    support::{rings, settle},
     whole::{Whole, send_batch, several, stream_whole},
 };
 
@@ -139,7 +140,7 @@ fn invalid(mode: &'static Mode, size: u32) -> Outcome {
                 sent += 1;
             }
         }
-        came_back += transmit(&mut from, &descs);
+        came_back += transmit(&mut from, &descs).came_back;
         whole.receive(&mut to.socket, &packets);
         frames.attach();
     }

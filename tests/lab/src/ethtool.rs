@@ -161,6 +161,13 @@ impl Link {
         self.netns().ethtool(self.name(), &mut raw)
     }
 
+    /// The same for a device whose queues go both ways, as most do.
+    pub fn set_combined_channels(&self, count: u32) -> io::Result<()> {
+        let mut raw =
+            RawChannels { command: SET_CHANNELS, combined: count, ..self.raw_channels()? };
+        self.netns().ethtool(self.name(), &mut raw)
+    }
+
     /// The rings of the hardware.
     ///
     /// # Errors

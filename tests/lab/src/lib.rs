@@ -8,9 +8,12 @@
 //! `let Some(lab) = Lab::for_test() else { return };` and has two namespaces, joined by
 //! a veth pair whose near end is for the code under test and whose far end is for a [`RawPort`].
 
+mod bridge;
 mod ethtool;
 mod flow;
+mod generator;
 mod leaks;
+mod lent;
 mod link;
 mod need;
 mod netlink;
@@ -23,7 +26,9 @@ mod xdp;
 
 pub use ethtool::{Channels, HardwareRings, Offload};
 pub use flow::{Flow, Mac, Protocol};
-pub use leaks::{mappings, open_fds, socket_mappings};
+pub use generator::Generator;
+pub use leaks::{BpfKind, dontfork_mappings, mappings, open_fds, socket_mappings};
+pub use lent::{Pair, lent};
 pub use link::{Link, VethEnd};
 pub use need::{Need, have, require};
 pub use netns::Netns;
@@ -31,4 +36,7 @@ pub use numbered::{Checker, Numbered, Tally, Verdict};
 pub use raw::RawPort;
 pub use sys::die_with_parent;
 pub use topology::{Chain, Lab, LabConfig};
-pub use xdp::{METADATA, Xdp, XdpAction, XdpMode};
+pub use xdp::{
+    METADATA, Xdp, XdpAction, XdpMode, cpumap_program, detach_bpf_link, interface_program,
+    replace_in_bpf_link,
+};

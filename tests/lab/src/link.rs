@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     thread,
     time::{Duration, Instant},
 };
@@ -164,6 +164,12 @@ impl Link {
         Ok(Self { name: name.to_owned(), ..self })
     }
 
+    /// The interface in another namespace, where it is down at first. Its index there may be another one.
+    pub fn move_to(self, netns: &Netns) -> io::Result<Self> {
+        self.set(LinkAttribute::NetNsFd(netns.raw_fd()))?;
+        Self::named(netns, &self.name)
+    }
+
     /// Deletes it, and with it the other end of its pair.
     pub fn delete(&self) -> io::Result<()> {
         self.netns.change(RouteNetlinkMessage::DelLink(self.request()), 0)
@@ -180,14 +186,26 @@ impl Link {
 
     /// Gives it an IPv4 address; the subnet's route comes with it.
     pub fn add_address(&self, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
+        self.add_ip(address.into(), prefix)
+    }
+
+    /// Gives it an IPv6 address that nobody is asked for. IPv6 is off in the lab's namespaces: from now on it
+    /// is on here, with no other addresses than such ones.
+    pub fn add_ipv6_address(&self, address: Ipv6Addr, prefix: u8) -> io::Result<()> {
+        for (name, value) in [("addr_gen_mode", "1"), ("accept_dad", "0"), ("disable_ipv6", "0")] {
+            self.netns.set_sysctl(&format!("net/ipv6/conf/{}/{name}", self.name), value)?;
+        }
+        self.add_ip(address.into(), prefix)
+    }
+
+    fn add_ip(&self, address: IpAddr, prefix: u8) -> io::Result<()> {
         let mut message = AddressMessage::default();
-        message.header.family = AddressFamily::Inet;
+        message.header.family =
+            if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
         message.header.prefix_len = prefix;
         message.header.index = self.index;
-        message.attributes = vec![
-            AddressAttribute::Address(IpAddr::V4(address)),
-            AddressAttribute::Local(IpAddr::V4(address)),
-        ];
+        message.attributes =
+            vec![AddressAttribute::Address(address), AddressAttribute::Local(address)];
         self.netns.change(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 

@@ -1,6 +1,11 @@
 //! What a test needs, and what happens where that is missing: it says so, or fails.
 
-use std::{env, io, io::Write, thread};
+use std::{
+    env, io,
+    io::Write,
+    process::{Command, Stdio},
+    thread,
+};
 
 use crate::{netns::Netns, sys};
 
@@ -12,6 +17,8 @@ pub enum Need {
     Namespaces,
     /// These, and BPF maps and programs: root.
     Bpf,
+    /// That, and tcpdump: somebody else's eyes on what was sent.
+    Tcpdump,
 }
 
 /// Whether the need is met; if not, why.
@@ -23,9 +30,14 @@ pub fn have(need: Need) -> Result<(), String> {
     Netns::new().map_err(|error| {
         format!("no network namespace can be made ({error}): run as root or under `unshare -Urn`")
     })?;
-    if need == Need::Bpf {
+    if need != Need::Namespaces {
         sys::create_bpf_map()
             .map_err(|error| format!("no BPF map can be made ({error}): run as root"))?;
+    }
+    if need == Need::Tcpdump {
+        let mut tcpdump = Command::new("tcpdump");
+        let silent = tcpdump.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+        silent.status().map_err(|error| format!("no tcpdump ({error}): install the package"))?;
     }
     Ok(())
 }
@@ -37,14 +49,22 @@ pub fn have(need: Need) -> Result<(), String> {
 /// When it cannot, and `XSKIT_TEST_REQUIRE=all` says that nothing may be skipped.
 pub fn require(need: Need) -> bool {
     let Err(why) = have(need) else { return true };
-    // The test harness names the thread after the test.
-    let thread = thread::current();
-    let test = thread.name().unwrap_or("test");
     assert!(
         env::var_os("XSKIT_TEST_REQUIRE").is_none_or(|required| required != "all"),
-        "{test} may not be skipped (XSKIT_TEST_REQUIRE=all): {why}"
+        "{} may not be skipped (XSKIT_TEST_REQUIRE=all): {why}",
+        test()
     );
-    // Not `eprintln!`: the harness hides what passing tests print.
-    writeln!(io::stderr(), "SKIPPED: {test}: {why}").expect("standard error takes a line");
+    skip(&why);
     false
+}
+
+/// Says aloud that the calling test is skipped.
+pub(crate) fn skip(why: &str) {
+    // Not `eprintln!`: the harness hides what passing tests print.
+    writeln!(io::stderr(), "SKIPPED: {}: {why}", test()).expect("standard error takes a line");
+}
+
+/// The test harness names the thread after the test.
+fn test() -> String {
+    thread::current().name().unwrap_or("test").to_owned()
 }

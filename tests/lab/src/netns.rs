@@ -35,15 +35,10 @@ struct Inner {
 impl Netns {
     /// A new, empty namespace. Needs CAP_SYS_ADMIN.
     pub fn new() -> io::Result<Self> {
-        let inner = on_a_thread(|| -> io::Result<Inner> {
+        let namespace = on_a_thread(|| -> io::Result<Self> {
             unshare(CloneFlags::CLONE_NEWNET)?;
-            Ok(Inner {
-                file: File::open("/proc/thread-self/ns/net")?,
-                netlink: Mutex::new(Netlink::open()?),
-                control: sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?,
-            })
+            Self::current()
         })?;
-        let namespace = Self(Arc::new(inner));
         // Router solicitations and neighbour discovery would mix with the tests' frames.
         for scope in ["all", "default"] {
             match namespace.set_sysctl(&format!("net/ipv6/conf/{scope}/disable_ipv6"), "1") {
@@ -53,6 +48,15 @@ impl Netns {
             }
         }
         Ok(namespace)
+    }
+
+    /// The namespace of the calling thread, as it is.
+    pub fn current() -> io::Result<Self> {
+        Ok(Self(Arc::new(Inner {
+            file: File::open("/proc/thread-self/ns/net")?,
+            netlink: Mutex::new(Netlink::open()?),
+            control: sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?,
+        })))
     }
 
     /// Runs `work` on a thread inside the namespace and waits for it; its panics come through.

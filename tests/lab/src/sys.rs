@@ -274,12 +274,55 @@ pub(crate) fn create_bpf_map() -> io::Result<()> {
     Ok(())
 }
 
+/// The least id above this one of a kind of BPF objects, by the command that asks for it.
+pub(crate) fn next_bpf_id(command: libc::c_int, id: u32) -> io::Result<u32> {
+    // Where to start, and the answer.
+    let mut ids = [id, 0];
+    // SAFETY: the kernel reads the first number and writes the second one, in an array that lives through
+    // the call.
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, command, ptr::from_mut(&mut ids), size_of_val(&ids))
+    };
+    check(libc::c_int::try_from(result).map_err(io::Error::other)?)?;
+    Ok(ids[1])
+}
+
+/// The bpf_link of this id.
+pub(crate) fn bpf_link(id: u32) -> io::Result<OwnedFd> {
+    const BPF_LINK_GET_FD_BY_ID: libc::c_int = 30;
+    bpf(BPF_LINK_GET_FD_BY_ID, &id)
+}
+
+/// Puts another program in the place of the one that the bpf_link attaches.
+pub(crate) fn update_bpf_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    const BPF_LINK_UPDATE: libc::c_int = 29;
+    // Link, program, flags, old program.
+    bpf_call(BPF_LINK_UPDATE, &[link.as_raw_fd(), program.as_raw_fd(), 0, 0]).map(drop)
+}
+
+/// Ends the bpf_link's attachment, whoever else holds it.
+pub(crate) fn detach_bpf_link(link: BorrowedFd<'_>) -> io::Result<()> {
+    const BPF_LINK_DETACH: libc::c_int = 34;
+    bpf_call(BPF_LINK_DETACH, &link.as_raw_fd()).map(drop)
+}
+
 /// Loads an XDP program of two instructions, which returns `action` for every packet.
 pub(crate) fn load_xdp(action: u32) -> io::Result<OwnedFd> {
+    load_xdp_code(&returns(action))
+}
+
+/// The same for a CPUMAP, with or without frags.
+pub(crate) fn load_cpumap(action: u32, frags: bool) -> io::Result<OwnedFd> {
+    const BPF_XDP_CPUMAP: u32 = 35;
+    const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
+    load(&returns(action), if frags { BPF_F_XDP_HAS_FRAGS } else { 0 }, BPF_XDP_CPUMAP)
+}
+
+fn returns(action: u32) -> [u64; 2] {
     /// `r0 = imm` and `exit`: opcode in the low byte, immediate in the high half.
     const MOV64_IMM: u64 = 0xb7;
     const EXIT: u64 = 0x95;
-    load_xdp_code(&[MOV64_IMM | u64::from(action) << 32, EXIT])
+    [MOV64_IMM | u64::from(action) << 32, EXIT]
 }
 
 /// A map of that many AF_XDP sockets.
@@ -292,6 +335,12 @@ pub(crate) fn create_xskmap(entries: u32) -> io::Result<OwnedFd> {
 
 /// Loads a program of these instructions.
 pub(crate) fn load_xdp_code(instructions: &[u64]) -> io::Result<OwnedFd> {
+    /// What a program says that takes another one's place in a bpf_link.
+    const BPF_XDP: u32 = 37;
+    load(instructions, 0, BPF_XDP)
+}
+
+fn load(instructions: &[u64], flags: u32, attach_type: u32) -> io::Result<OwnedFd> {
     /// The start of `union bpf_attr` for `BPF_PROG_LOAD`.
     #[repr(C)]
     struct Load {
@@ -299,6 +348,12 @@ pub(crate) fn load_xdp_code(instructions: &[u64]) -> io::Result<OwnedFd> {
         insn_cnt: u32,
         insns: u64,
         license: u64,
+        log: [u64; 2],
+        kern_version: u32,
+        flags: u32,
+        name: [u64; 2],
+        ifindex: u32,
+        attach_type: u32,
     }
     const BPF_PROG_LOAD: libc::c_int = 5;
     const BPF_PROG_TYPE_XDP: u32 = 6;
@@ -308,17 +363,73 @@ pub(crate) fn load_xdp_code(instructions: &[u64]) -> io::Result<OwnedFd> {
         insn_cnt: u32::try_from(instructions.len()).map_err(io::Error::other)?,
         insns: instructions.as_ptr().expose_provenance() as u64,
         license: license.as_ptr().expose_provenance() as u64,
+        log: [0; 2],
+        kern_version: 0,
+        flags,
+        name: [0; 2],
+        ifindex: 0,
+        attach_type,
     };
     bpf(BPF_PROG_LOAD, &load)
 }
 
 /// A call of `bpf` that makes a descriptor; what `attributes` points to lives as long as it.
 fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the kernel reads the attributes and what they point to, all of which lives through the call.
-    let fd = unsafe {
-        libc::syscall(libc::SYS_bpf, command, ptr::from_ref(attributes), size_of_val(attributes))
-    };
-    let fd = check(libc::c_int::try_from(fd).map_err(io::Error::other)?)?;
+    let fd = bpf_call(command, attributes)?;
     // SAFETY: the kernel has just made this descriptor, so nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Runs an XDP program on copies of a frame, and does with them what it says.
+pub(crate) fn run_live(program: BorrowedFd<'_>, frame: &[u8], count: u32) -> io::Result<()> {
+    /// The start of `union bpf_attr` for `BPF_PROG_TEST_RUN`.
+    #[repr(C)]
+    struct TestRun {
+        prog_fd: i32,
+        retval: u32,
+        data_size_in: u32,
+        data_size_out: u32,
+        data_in: u64,
+        data_out: u64,
+        repeat: u32,
+        duration: u32,
+        ctx_size_in: u32,
+        ctx_size_out: u32,
+        ctx_in: u64,
+        ctx_out: u64,
+        flags: u32,
+        cpu: u32,
+        batch_size: u32,
+        padding: u32,
+    }
+    const BPF_PROG_TEST_RUN: libc::c_int = 10;
+    const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
+    let run = TestRun {
+        prog_fd: program.as_raw_fd(),
+        retval: 0,
+        data_size_in: u32::try_from(frame.len()).map_err(io::Error::other)?,
+        data_size_out: 0,
+        data_in: frame.as_ptr().expose_provenance() as u64,
+        data_out: 0,
+        repeat: count,
+        duration: 0,
+        ctx_size_in: 0,
+        ctx_size_out: 0,
+        ctx_in: 0,
+        ctx_out: 0,
+        flags: BPF_F_TEST_XDP_LIVE_FRAMES,
+        cpu: 0,
+        batch_size: 64,
+        padding: 0,
+    };
+    bpf_call(BPF_PROG_TEST_RUN, &run).map(drop)
+}
+
+/// A call of `bpf` that only reads its attributes.
+fn bpf_call<T>(command: libc::c_int, attributes: &T) -> io::Result<libc::c_int> {
+    // SAFETY: the kernel reads the attributes and what they point to, all of which lives through the call.
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, command, ptr::from_ref(attributes), size_of_val(attributes))
+    };
+    check(libc::c_int::try_from(result).map_err(io::Error::other)?)
 }

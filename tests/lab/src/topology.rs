@@ -161,7 +161,7 @@ impl Chain {
 }
 
 /// A flow in the range that RFC 2544 reserves for benchmarks.
-fn bystanders(from: &Link, to: &Link, port: u16) -> Flow {
+pub(crate) fn bystanders(from: &Link, to: &Link, port: u16) -> Flow {
     let address = |last, port| (Ipv4Addr::new(198, 18, 0, last), port).into();
     Flow::new(Protocol::Udp, (from.mac(), to.mac()), address(1, 4000), address(2, port))
 }

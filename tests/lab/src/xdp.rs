@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
 };
 
 use netlink_packet_route::link::{LinkAttribute, LinkXdp, XdpAttached};
@@ -48,6 +48,34 @@ pub enum XdpAction {
     Tx,
 }
 
+impl XdpAction {
+    fn number(self) -> u32 {
+        match self {
+            Self::Drop => 1,
+            Self::Pass => 2,
+            Self::Tx => 3,
+        }
+    }
+}
+
+/// A trivial program for the CPUs of a CPUMAP, with or without frags.
+///
+/// # Errors
+///
+/// What the kernel says.
+pub fn cpumap_program(action: XdpAction, frags: bool) -> io::Result<OwnedFd> {
+    sys::load_cpumap(action.number(), frags)
+}
+
+/// A trivial program for interfaces.
+///
+/// # Errors
+///
+/// What the kernel says.
+pub fn interface_program(action: XdpAction) -> io::Result<OwnedFd> {
+    sys::load_xdp(action.number())
+}
+
 impl Link {
     /// The XDP program that is attached to it.
     pub fn xdp_program(&self) -> io::Result<Option<Xdp>> {
@@ -78,12 +106,16 @@ impl Link {
     ///
     /// EBUSY when one is there already; EINVAL for [`XdpMode::Other`].
     pub fn attach_xdp(&self, action: XdpAction, mode: XdpMode) -> io::Result<()> {
-        let program = sys::load_xdp(match action {
-            XdpAction::Drop => 1,
-            XdpAction::Pass => 2,
-            XdpAction::Tx => 3,
-        })?;
-        self.set_xdp(program.as_raw_fd(), flags(mode)? | IF_NOEXIST)
+        self.set_xdp(interface_program(action)?.as_raw_fd(), flags(mode)? | IF_NOEXIST)
+    }
+
+    /// Attaches a trivial program in the place of one that may be there.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY when a bpf_link attaches that one.
+    pub fn replace_xdp(&self, action: XdpAction, mode: XdpMode) -> io::Result<()> {
+        self.set_xdp(interface_program(action)?.as_raw_fd(), flags(mode)?)
     }
 
     /// Attaches a program that writes the packet's length and [`METADATA`] before each packet, as two
@@ -132,6 +164,17 @@ impl Link {
     fn set_xdp(&self, program: i32, flags: u32) -> io::Result<()> {
         self.set(LinkAttribute::Xdp(vec![LinkXdp::Fd(program), LinkXdp::Flags(flags)]))
     }
+}
+
+/// Puts a trivial program in the place of the one that the bpf_link of this id keeps attached, as an
+/// administrator can.
+pub fn replace_in_bpf_link(id: u32, action: XdpAction) -> io::Result<()> {
+    sys::update_bpf_link(sys::bpf_link(id)?.as_fd(), interface_program(action)?.as_fd())
+}
+
+/// Ends the attachment of the bpf_link of this id under whoever holds it (`bpftool link detach`).
+pub fn detach_bpf_link(id: u32) -> io::Result<()> {
+    sys::detach_bpf_link(sys::bpf_link(id)?.as_fd())
 }
 
 fn flags(mode: XdpMode) -> io::Result<u32> {
