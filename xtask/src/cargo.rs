@@ -12,7 +12,9 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
 /// What a finished binary must still see when sudo starts it.
-const PRESERVED: &str = "XSKIT_TEST_REQUIRE,XSKIT_SOAK_SECONDS,RUST_BACKTRACE,CARGO_MANIFEST_DIR";
+const PRESERVED: &str = "XSKIT_TEST_REQUIRE,XSKIT_TEST_NICS,XSKIT_TEST_NICS_QUEUES,\
+     XSKIT_TEST_NICS_COPY_ONLY,XSKIT_TEST_NICS_NO_RESET,XSKIT_SOAK_SECONDS,\
+     XSKIT_LIFECYCLE_PORTS,XSKIT_STUCK_SECONDS,XSKIT_FAULTS_SEED,RUST_BACKTRACE,CARGO_MANIFEST_DIR,ASAN_OPTIONS";
 
 /// The folder with the workspace's `Cargo.toml`.
 pub(crate) fn workspace() -> &'static Path {
@@ -24,6 +26,19 @@ pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> 
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(workspace());
     command
+}
+
+/// The folder in which cargo builds, wherever the caller has put it.
+pub(crate) fn target() -> Result<PathBuf> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        target_directory: PathBuf,
+    }
+    let output = cargo(["metadata", "--format-version", "1", "--no-deps"])
+        .output()
+        .context("cargo metadata")?;
+    let metadata: Metadata = serde_json::from_slice(&output.stdout).context("cargo metadata")?;
+    Ok(metadata.target_directory)
 }
 
 /// Runs a command to its end and fails when it does.
@@ -43,6 +58,15 @@ pub(crate) struct Binary {
 
 /// Runs a cargo command that builds, and lists the executables that came out.
 pub(crate) fn build(arguments: &[&str]) -> Result<Vec<Binary>> {
+    build_in(workspace(), arguments, &[])
+}
+
+/// The same with these variables set, and in another folder: a copy of the workspace, built beside it.
+pub(crate) fn build_in(
+    folder: &Path,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> Result<Vec<Binary>> {
     #[derive(Deserialize)]
     struct Message {
         reason: String,
@@ -55,8 +79,13 @@ pub(crate) fn build(arguments: &[&str]) -> Result<Vec<Binary>> {
         name: String,
     }
 
-    let mut command = cargo(arguments);
-    command.arg("--message-format=json-render-diagnostics").stdout(Stdio::piped());
+    let (command, arguments) = arguments.split_first().context("a cargo command")?;
+    let mut command = cargo([command, "--message-format=json-render-diagnostics"]);
+    command.args(arguments).current_dir(folder).stdout(Stdio::piped());
+    command.envs(environment.iter().copied());
+    if folder != workspace() {
+        command.env("CARGO_TARGET_DIR", target()?);
+    }
     let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
     let stdout = child.stdout.take().context("cargo's output was asked for")?;
     let mut binaries = Vec::new();

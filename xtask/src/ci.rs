@@ -1,49 +1,80 @@
 //! `cargo xtask ci`: everything that a change has to pass, in the order of cost.
 
-use std::{env, fs::File, io::Read, path::PathBuf, process::Command, time::Instant};
+use std::{env, fs::File, io::Read, process::Command, time::Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use flate2::read::GzDecoder;
 
-use crate::cargo::{cargo, run, workspace};
+use crate::cargo::{cargo, run, target, workspace};
 
-/// Runs all checks in order and stops at the first that fails.
+/// Runs all checks in order, and stops at the first that fails.
 #[derive(Args)]
-pub(crate) struct Ci {}
+pub(crate) struct Ci {
+    /// Run the others, too, when one fails.
+    #[arg(long)]
+    keep_going: bool,
+}
 
 type Step = (&'static str, fn() -> Result<()>);
 
 const STEPS: &[Step] = &[
-    ("format", || run(&mut cargo(["fmt", "--all", "--check"]))),
+    ("format", format),
     ("clippy", clippy),
     ("docs", docs),
     ("XDP objects are those of their source", || xtask(&["build-ebpf", "--check"])),
     ("tests", tests),
+    ("deliberate faults are caught", || xtask(&["mutants"])),
     ("demo, native", || xtask(&["demo", "--mode", "native"])),
     ("demo, generic", || xtask(&["demo", "--mode", "generic"])),
+    ("virtual machines", || run(own(&["vm"])?.env("XSKIT_TEST_REQUIRE", "all"))),
+    ("sanitizers", || run(own(&["sanitize"])?.env("XSKIT_TEST_REQUIRE", "all"))),
+    ("fuzzing, two minutes", || xtask(&["fuzz", "--seconds", "120"])),
+    ("benchmarks, in a short form", benchmarks),
     ("package", package),
 ];
 
 impl Ci {
     pub(crate) fn run(self) -> Result<()> {
-        let Self {} = self;
+        let mut failed = Vec::new();
         for (name, step) in STEPS {
             eprintln!("\n==== {name} ====");
             let started = Instant::now();
-            step().with_context(|| format!("step `{name}` failed"))?;
-            eprintln!("==== {name}: ok, {:.0} s ====", started.elapsed().as_secs_f64());
+            let outcome = step().with_context(|| format!("step `{name}` failed"));
+            let seconds = started.elapsed().as_secs_f64();
+            match outcome {
+                Ok(()) => eprintln!("==== {name}: ok, {seconds:.0} s ===="),
+                Err(error) if self.keep_going => {
+                    eprintln!("==== {name}: failed, {seconds:.0} s: {error:#} ====");
+                    failed.push(*name);
+                }
+                Err(error) => return Err(error),
+            }
         }
+        ensure!(failed.is_empty(), "failed: {}", failed.join("; "));
         Ok(())
     }
 }
 
-/// All there is, and the library as most users build it.
+fn format() -> Result<()> {
+    run(&mut cargo(["fmt", "--all", "--check"]))?;
+    run(&mut cargo(["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"]))?;
+    run(&mut cargo(["fmt", "--manifest-path", "peers/Cargo.toml", "--check"]))
+}
+
+/// All there is, the library as most users build it, the models, and what stands beside other libraries.
 fn clippy() -> Result<()> {
     let library = ["clippy", "--package", "xskit", "--lib", "--locked"];
     run(cargo(library).args(["--", "--deny", "warnings"]))?;
     let what = ["clippy", "--workspace", "--all-targets", "--all-features", "--locked"];
-    run(cargo(what).args(["--", "--deny", "warnings"]))
+    run(cargo(what).args(["--", "--deny", "warnings"]))?;
+    let models = ["clippy", "--package", "xskit", "--lib", "--profile", "test", "--all-features"];
+    run(cargo(models).args(["--locked", "--", "--cfg", "loom", "--deny", "warnings"]))?;
+    let peers = ["clippy", "--manifest-path", "peers/Cargo.toml", "--all-targets", "--locked"];
+    run(cargo(peers)
+        .arg("--target-dir")
+        .arg(target()?.join("peers"))
+        .args(["--", "--deny", "warnings"]))
 }
 
 fn docs() -> Result<()> {
@@ -54,6 +85,18 @@ fn docs() -> Result<()> {
 /// In CI nothing may be skipped.
 fn tests() -> Result<()> {
     run(own(&["test"])?.env("XSKIT_TEST_REQUIRE", "all"))
+}
+
+/// No time is checked, only that they run; and that a packet takes no more instructions than it did.
+fn benchmarks() -> Result<()> {
+    let peers = ["test", "--release", "--manifest-path", "peers/Cargo.toml", "--locked"];
+    run(cargo(peers).arg("--target-dir").arg(target()?.join("peers")))?;
+    xtask(&["bench", "instructions", "--check"])?;
+    for name in ["ring", "seed", "latency", "pktgen", "cache", "cpumap", "fanout", "shared_queue"] {
+        xtask(&["bench", name, "--quick"])?;
+    }
+    xtask(&["bench", "veth", "--quick", "--batches", "64"])?;
+    xtask(&["bench", "scale", "--quick", "--frames", "65536"])
 }
 
 /// Another of our own commands, in a process of its own, as a user would run it.
@@ -99,19 +142,6 @@ fn package() -> Result<()> {
 fn is_bpf_object(bytes: &[u8]) -> bool {
     const MACHINE_BPF: [u8; 2] = 247_u16.to_le_bytes();
     bytes.starts_with(b"\x7fELF\x02\x01") && bytes.get(18..20) == Some(&MACHINE_BPF)
-}
-
-/// The folder in which cargo builds, wherever the caller has put it.
-fn target() -> Result<PathBuf> {
-    #[derive(serde::Deserialize)]
-    struct Metadata {
-        target_directory: PathBuf,
-    }
-    let output = cargo(["metadata", "--format-version", "1", "--no-deps"])
-        .output()
-        .context("cargo metadata")?;
-    let metadata: Metadata = serde_json::from_slice(&output.stdout).context("cargo metadata")?;
-    Ok(metadata.target_directory)
 }
 
 #[cfg(test)]

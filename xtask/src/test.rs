@@ -23,6 +23,8 @@ enum Needs {
     Root,
     /// Doc tests: built and run by cargo in one go.
     Cargo,
+    /// Nothing; models, in which all locks and atomics are loom's, so that no other test runs there.
+    Loom,
 }
 
 struct Suite {
@@ -40,23 +42,40 @@ impl Suite {
     const fn new(name: &'static str, needs: Needs, arguments: &'static [&'static str]) -> Self {
         Self { name, arguments, needs, also: &[], environment: None }
     }
+
+    /// What cargo is called with to build it.
+    fn build(&self) -> Vec<&'static str> {
+        if self.needs == Needs::Loom {
+            let [flags, loom] = [&["--profile", "test"][..], &["--", "--cfg", "loom"]];
+            return [&["rustc"], self.arguments, flags, loom].concat();
+        }
+        [&["test"], self.arguments, &["--no-run"]].concat()
+    }
 }
 
 /// All suites, the quick ones first.
 const SUITES: &[Suite] = &[
     Suite::new("unit", Needs::Nothing, &["--package", "xskit", "--lib", "--all-features"]),
     Suite::new("doc", Needs::Cargo, &["--package", "xskit", "--doc", "--all-features"]),
+    Suite::new("loom", Needs::Loom, &["--package", "xskit", "--lib", "--all-features"]),
     // With all features a byte per frame says where it is.
     Suite::new(
         "fake",
         Needs::Nothing,
         &["--package", "xskit", "--test", "fake*", "--all-features"],
     ),
+    // What `pktgen` is made of.
+    Suite::new("generator", Needs::Nothing, &["--package", "xskit-traffic"]),
     Suite::new("lab", Needs::Root, &["--package", "xskit-lab"]),
     Suite::new(
         "program",
         Needs::Root,
         &["--package", "xskit", "--test", "program", "--all-features"],
+    ),
+    Suite::new(
+        "cpumap",
+        Needs::Root,
+        &["--package", "xskit", "--test", "veth_cpumap*", "--all-features"],
     ),
     Suite::new(
         "interface",
@@ -67,6 +86,11 @@ const SUITES: &[Suite] = &[
         "refusals",
         Needs::Root,
         &["--package", "xskit", "--test", "veth_refusals", "--all-features"],
+    ),
+    Suite::new(
+        "faults",
+        Needs::Root,
+        &["--package", "xskit", "--test", "veth_faults", "--all-features"],
     ),
     Suite::new(
         "traffic",
@@ -130,7 +154,16 @@ const SUITES: &[Suite] = &[
             &["--package", "xskit", "--test", "examples", "--all-features"],
         )
     },
-    Suite::new("xtask", Needs::Nothing, &["--package", "xtask"]),
+    // On interfaces that are lent; without them it says that it skips.
+    Suite {
+        also: &["build", "--package", "xskit", "--example", "l2fwd", "--all-features"],
+        ..Suite::new(
+            "zero_copy",
+            Needs::Root,
+            &["--package", "xskit", "--test", "zero_copy", "--all-features"],
+        )
+    },
+    Suite::new("xtask", Needs::Nothing, &["--package", "xtask", "--package", "xskit-report"]),
 ];
 
 /// Runs the tests: all suites, or those that are named.
@@ -212,14 +245,14 @@ impl Outcome {
     }
 
     fn run(&mut self, suite: &Suite, options: &[&str]) -> Result<()> {
-        let arguments = [&["test"], suite.arguments].concat();
         if suite.needs == Needs::Cargo {
+            let arguments = [&["test"], suite.arguments].concat();
             return self.watch(cargo::cargo(arguments).arg("--").args(options));
         }
         if !suite.also.is_empty() {
             cargo::run(&mut cargo::cargo(suite.also))?;
         }
-        let binaries = cargo::build(&[arguments.as_slice(), &["--no-run"]].concat())?;
+        let binaries = cargo::build(&suite.build())?;
         let mut failures = Vec::new();
         for binary in binaries {
             let mut command = match suite.needs {
@@ -231,8 +264,11 @@ impl Outcome {
                         Command::new(&binary.path)
                     }
                 },
-                Needs::Nothing | Needs::Cargo => Command::new(&binary.path),
+                Needs::Nothing | Needs::Cargo | Needs::Loom => Command::new(&binary.path),
             };
+            if suite.needs == Needs::Loom {
+                command.args(["--skip", "tests::"]);
+            }
             // What `cargo test` gives to a test.
             command.current_dir(&binary.package).env("CARGO_MANIFEST_DIR", &binary.package);
             if let Some((name, value)) = suite.environment {
