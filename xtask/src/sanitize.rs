@@ -76,6 +76,8 @@ fn memcheck() -> Result<()> {
         run(Command::new("valgrind")
             .args(["--quiet", "--error-exitcode=1", "--leak-check=full"])
             .args(["--errors-for-leak-kinds=definite", "--show-leak-kinds=definite"])
+            // It runs one thread at a time, and without this one that spins may have all turns.
+            .arg("--fair-sched=yes")
             .arg(&binary.path)
             .arg("--test-threads=1")
             // It measures how soon a thread wakes up.
