@@ -27,6 +27,9 @@ fn sources(package: &str) -> PathBuf {
     let output = Command::new(cargo)
         .args(["metadata", "--format-version", "1", "--locked", "--offline", "--manifest-path"])
         .arg(manifest.join("Cargo.toml"))
+        // What other platforms need has not been fetched.
+        .arg("--filter-platform")
+        .arg(env::var_os("TARGET").expect("set by cargo"))
         .output()
         .expect("cargo starts");
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
