@@ -58,8 +58,9 @@ impl<T: Pod> Consumer<T> {
         self.next
     }
 
+    /// Looks at how many entries can be read by now.
     #[inline]
-    fn look(&mut self) {
+    fn look(&mut self) -> u32 {
         // Acquire: the slots that the producer publishes are read after its index.
         let producer = self.indices().producer().load(Ordering::Acquire);
         // A producer that claims to be behind us, or more than a ring ahead, is not believed: what the
@@ -67,17 +68,14 @@ impl<T: Pod> Consumer<T> {
         let filled = producer.wrapping_sub(self.next);
         let filled = if filled <= self.indices().size() { filled } else { 0 };
         self.limit = self.next.wrapping_add(filled);
+        filled
     }
 
     /// How many entries can be read: `wanted` or more where a fresh look finds as many.
     #[inline]
     pub(crate) fn available(&mut self, wanted: usize) -> u32 {
         let available = self.limit.wrapping_sub(self.next);
-        if available as usize >= wanted {
-            return available;
-        }
-        self.look();
-        self.limit.wrapping_sub(self.next)
+        if available as usize >= wanted { available } else { self.look() }
     }
 
     /// What lies in the ring, at the end.
@@ -126,6 +124,22 @@ impl<T: Pod> Peeked<'_, T> {
     pub fn slices(&self) -> (&[T], &[T]) {
         // SAFETY: published by `Consumer::available`; not released before this guard is consumed.
         unsafe { self.ring.ring.slices(self.ring.next, self.count) }
+    }
+
+    /// The entry at a place, of those that there are.
+    #[inline]
+    pub(super) fn at(&self, place: u32) -> T {
+        debug_assert!(place < self.count, "past what was peeked");
+        // SAFETY: as in `slices`.
+        unsafe { self.ring.ring.read(self.ring.next.wrapping_add(place)) }
+    }
+
+    /// The first `count` entries, where they lie in one.
+    #[inline]
+    pub(super) fn run(&self, count: u32) -> Option<&[T]> {
+        debug_assert!(count <= self.count, "more than were peeked");
+        // SAFETY: as in `slices`.
+        unsafe { self.ring.ring.slice(self.ring.next, count) }
     }
 
     /// The entries one after the other.

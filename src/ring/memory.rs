@@ -208,6 +208,77 @@ impl<T: bytemuck::Pod> RingMemory<T> {
         [(at, before as usize), (self.slots, (count - before) as usize)]
     }
 
+    /// Whether the ring's end lies between `count` slots from index `start` on.
+    #[inline]
+    fn wraps(&self, start: u32, count: u32) -> bool {
+        // A ring has at most 2^31 slots, so that the sum fits.
+        (start & self.indices.mask) + count > self.indices.size()
+    }
+
+    /// Where the slot of an index lies.
+    #[inline]
+    fn slot(&self, index: u32) -> NonNull<T> {
+        // SAFETY: masked to the ring's slots.
+        unsafe { self.slots.add((index & self.indices.mask) as usize) }
+    }
+
+    /// What is in the slot of an index.
+    ///
+    /// # Safety
+    ///
+    /// As for [`slices`](Self::slices), of this one slot.
+    #[inline]
+    pub(super) unsafe fn read(&self, index: u32) -> T {
+        self.watch.read(self.numbers(index, 1));
+        // SAFETY: within the ring by `slot`; published to us by the caller's word; mapped by the contract of
+        // `new`.
+        unsafe { self.slot(index).read() }
+    }
+
+    /// Puts something into the slot of an index.
+    ///
+    /// # Safety
+    ///
+    /// As for [`slices_mut`](Self::slices_mut), of this one slot.
+    #[inline]
+    pub(super) unsafe fn write(&self, index: u32, value: T) {
+        self.watch.write(self.numbers(index, 1));
+        // SAFETY: within the ring by `slot`; ours alone by the caller's word; mapped by the contract of `new`.
+        unsafe { self.slot(index).write(value) }
+    }
+
+    /// As [`slices`](Self::slices), in one: `None` where the ring's end lies between.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline]
+    pub(super) unsafe fn slice(&self, start: u32, count: u32) -> Option<&[T]> {
+        if self.wraps(start, count) {
+            return None;
+        }
+        self.watch.read(self.numbers(start, count));
+        // SAFETY: within the ring, since it does not wrap; the rest as in `slices`.
+        Some(unsafe { slice::from_raw_parts(self.slot(start).as_ptr(), count as usize) })
+    }
+
+    /// As [`slices_mut`](Self::slices_mut), in one: `None` where the ring's end lies between.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline]
+    #[expect(clippy::mut_from_ref, reason = "the slots are behind a pointer; the guard holds &mut")]
+    pub(super) unsafe fn slice_mut(&self, start: u32, count: u32) -> Option<&mut [MaybeUninit<T>]> {
+        if self.wraps(start, count) {
+            return None;
+        }
+        self.watch.write(self.numbers(start, count));
+        let at = self.slot(start).cast().as_ptr();
+        // SAFETY: within the ring, since it does not wrap; the rest as in `slices_mut`.
+        Some(unsafe { slice::from_raw_parts_mut(at, count as usize) })
+    }
+
     /// `count` slots from index `start` on, to read.
     ///
     /// # Safety

@@ -4,7 +4,7 @@ use std::{fmt, io, mem::MaybeUninit, os::fd::BorrowedFd};
 
 use bytemuck::Pod;
 
-use super::{Indices, RingMemory, RingSize};
+use super::{Indices, Peeked, RingMemory, RingSize};
 use crate::{
     sync::Ordering,
     sys::{uapi::RingOffset, xsk::RingKind},
@@ -23,6 +23,10 @@ pub(crate) struct Producer<T> {
     /// One ring's length past the consumer's index when last read: slots up to there are free.
     limit: u32,
 }
+
+/// From so many entries on it pays to find out whether they lie in one, for the loop that the compiler makes of
+/// it then: fewer are moved one by one.
+const LONG: u32 = 8;
 
 impl<T: Pod> Producer<T> {
     /// The producing side of a socket's ring, mapped now.
@@ -59,24 +63,22 @@ impl<T: Pod> Producer<T> {
         self.next
     }
 
+    /// Looks at how many slots are free by now.
     #[inline]
-    fn look(&mut self) {
+    fn look(&mut self) -> u32 {
         // Acquire: what the consumer read from a slot, it read before it gave the slot back.
         let consumer = self.indices().consumer().load(Ordering::Acquire);
         // A consumer that claims to be ahead of us, or more than a ring behind, is not believed.
-        let used = self.next.wrapping_sub(consumer).min(self.indices().size());
-        self.limit = self.next.wrapping_add(self.indices().size() - used);
+        let free = self.indices().size().saturating_sub(self.next.wrapping_sub(consumer));
+        self.limit = self.next.wrapping_add(free);
+        free
     }
 
     /// How many slots are free: `wanted` or more where a fresh look finds as many.
     #[inline]
     pub(crate) fn free(&mut self, wanted: usize) -> u32 {
         let free = self.limit.wrapping_sub(self.next);
-        if free as usize >= wanted {
-            return free;
-        }
-        self.look();
-        self.limit.wrapping_sub(self.next)
+        if free as usize >= wanted { free } else { self.look() }
     }
 
     /// Takes the last `count` entries back, from a consumer that has not begun to look.
@@ -171,40 +173,84 @@ impl<T: Pod> Reserved<'_, T> {
         count
     }
 
-    /// As [`write`](Self::write), with what `make` makes of each: descriptors go from ring to ring without
-    /// being put down in between.
+    /// As [`write`](Self::write), with what `make` makes of each.
     ///
     /// # Safety
     ///
     /// As there.
     #[inline]
     pub unsafe fn write_from<S>(&mut self, from: &[S], mut make: impl FnMut(&S) -> T) -> usize {
-        if from.is_empty() {
-            return 0;
-        }
-        let (before, after) = self.unwritten();
-        let count = from.len().min(before.len() + after.len());
-        let (first, second) = from[..count].split_at(count.min(before.len()));
-        for (from, to) in first.iter().zip(before) {
-            to.write(make(from));
-        }
-        if !second.is_empty() {
-            for (from, to) in second.iter().zip(after) {
-                to.write(make(from));
-            }
+        let count = self.room_for(from.len());
+        let from = &from[..count as usize];
+        match self.run(count) {
+            Some(slots) => write_each(from, slots, make),
+            None => (0..).zip(from).for_each(|(place, from)| self.put(place, make(from))),
         }
         // SAFETY: as many slots as we have just written.
-        unsafe { self.assume_written(count) };
-        count
+        unsafe { self.assume_written(from.len()) };
+        from.len()
+    }
+
+    /// As [`write_from`](Self::write_from), from ring to ring: descriptors are not put down in between.
+    /// What was peeked is still to be [released](Peeked::release), after what it became has been submitted.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline]
+    pub unsafe fn write_peeked<S: Pod>(
+        &mut self,
+        from: &Peeked<'_, S>,
+        mut make: impl FnMut(&S) -> T,
+    ) -> usize {
+        let count = self.room_for(from.len());
+        match self.run(count).zip(from.run(count)) {
+            Some((slots, from)) => write_each(from, slots, make),
+            None => (0..count).for_each(|place| self.put(place, make(&from.at(place)))),
+        }
+        // SAFETY: as many slots as we have just written.
+        unsafe { self.assume_written(count as usize) };
+        count as usize
+    }
+
+    /// The index of the next slot to write.
+    #[inline]
+    fn start(&self) -> u32 {
+        self.ring.next.wrapping_add(self.written)
+    }
+
+    /// How many of that many entries there are slots for.
+    #[inline]
+    fn room_for(&self, entries: usize) -> u32 {
+        let left = self.count - self.written;
+        u32::try_from(entries.min(left as usize)).unwrap_or(left)
+    }
+
+    /// The next `count` slots to be written, where they lie in one and are worth a loop of their own.
+    #[inline]
+    fn run(&mut self, count: u32) -> Option<&mut [MaybeUninit<T>]> {
+        debug_assert!(count <= self.count - self.written, "more than was reserved");
+        if count < LONG {
+            return None;
+        }
+        // SAFETY: as in `unwritten`.
+        unsafe { self.ring.ring.slice_mut(self.start(), count) }
+    }
+
+    /// Writes the slot at a place, of those that have not been written.
+    #[inline]
+    fn put(&mut self, place: u32, value: T) {
+        debug_assert!(place < self.count - self.written, "past what was reserved");
+        // SAFETY: as in `unwritten`.
+        unsafe { self.ring.ring.write(self.start().wrapping_add(place), value) };
     }
 
     /// The slots that have not been written yet, before and after the wrap.
     #[inline]
     pub(crate) fn unwritten(&mut self) -> (&mut [MaybeUninit<T>], &mut [MaybeUninit<T>]) {
-        let start = self.ring.next.wrapping_add(self.written);
         // SAFETY: free by `Producer::free` and not published before `submit`; no other slices to them
         // exist, as we are the one guard of the one producer and borrow ourselves mutably.
-        unsafe { self.ring.ring.slices_mut(start, self.count - self.written) }
+        unsafe { self.ring.ring.slices_mut(self.start(), self.count - self.written) }
     }
 
     /// Counts slots as written that were written through [`unwritten`](Self::unwritten).
@@ -235,6 +281,14 @@ fn copy<T: Pod>(from: &[T], to: &mut [MaybeUninit<T>]) {
     // SAFETY: what is initialised may be looked at as what need not be.
     let from = unsafe { std::slice::from_raw_parts(from.as_ptr().cast(), from.len()) };
     to[..from.len()].copy_from_slice(from);
+}
+
+/// Into slots, of which there are as many.
+#[inline]
+fn write_each<S, T>(from: &[S], to: &mut [MaybeUninit<T>], mut make: impl FnMut(&S) -> T) {
+    for (from, to) in from.iter().zip(to) {
+        to.write(make(from));
+    }
 }
 
 impl<T> fmt::Debug for Reserved<'_, T> {

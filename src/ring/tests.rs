@@ -149,6 +149,44 @@ fn two_slices_around_the_wrap() {
     assert_eq!(peeked.slices(), (&[1, 2, 3][..], &[4, 5][..]));
 }
 
+/// Whatever wraps, and however many there are for how much room: as many as fit, each once, in order.
+#[test]
+fn entries_go_from_ring_to_ring() {
+    const SIZE: u32 = 16;
+    for (at, to, entries) in
+        (0..SIZE).flat_map(|at| (0..SIZE).map(move |to| (at, to, SIZE - at / 2)))
+    {
+        let (mut there, mut from, _) = ring::<u64>(SIZE, u32::MAX - at);
+        let (mut producer, mut consumer, _) = ring::<u64>(SIZE, u32::MAX - to);
+        let all: Vec<_> = (1..=u64::from(entries)).collect();
+        push(&mut there, &all);
+        let mut moved = Vec::new();
+        for room in [1, 7, 8, SIZE as usize] {
+            let peeked = from.peek(SIZE as usize);
+            let left = peeked.len();
+            let mut slots = producer.reserve_up_to(room);
+            // SAFETY: no kernel reads this ring.
+            let count = unsafe { slots.write_peeked(&peeked, |entry| entry * 3) };
+            assert_eq!(count, left.min(room), "{at} {to} {entries}");
+            assert_eq!((slots.submit(), peeked.release_first(count)), (count, count));
+            moved.append(&mut drain(&mut consumer));
+        }
+        assert_eq!(moved, all.iter().map(|entry| entry * 3).collect::<Vec<_>>(), "{at} {to}");
+        // The same out of a slice, in two parts.
+        let mut slots = producer.reserve_up_to(SIZE as usize);
+        let (first, second) = all.split_at(to as usize % all.len());
+        for part in [first, second] {
+            // SAFETY: no kernel reads this ring.
+            assert_eq!(unsafe { slots.write_from(part, |entry| entry + 1) }, part.len());
+        }
+        // SAFETY: as above.
+        let rest = unsafe { slots.write_from(&[7; SIZE as usize], |entry| *entry) };
+        assert_eq!((rest, slots.submit()), (SIZE as usize - all.len(), SIZE as usize));
+        let expected = all.iter().map(|entry| entry + 1).chain(std::iter::repeat_n(7, rest));
+        assert_eq!(drain(&mut consumer), expected.collect::<Vec<_>>(), "{at} {to}");
+    }
+}
+
 #[test]
 fn a_hostile_index_is_clamped() {
     let (mut producer, mut consumer, backing) = ring(8, 100);

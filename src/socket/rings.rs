@@ -80,11 +80,8 @@ impl Rings<'_> {
     /// let (Some(rx), Some(tx)) = (&mut rings.rx, &mut rings.tx) else { unreachable!() };
     /// let packets = rx.peek(16);
     /// let mut slots = tx.reserve_up_to(packets.len());
-    /// let (before, after) = packets.slices();
-    /// for packets in [before, after] {
-    ///     // SAFETY: the frames came out of RX, and nobody else has them.
-    ///     unsafe { slots.write(packets) };
-    /// }
+    /// // SAFETY: the frames came out of RX, and nobody else has them.
+    /// unsafe { slots.write_peeked(&packets, |packet| *packet) };
     /// let sent = slots.submit();
     /// assert_eq!(packets.release_first(sent), 1);
     /// # drop(rings);

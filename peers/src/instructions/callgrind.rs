@@ -12,7 +12,7 @@ use crate::subject::{Cycle, Who};
 
 /// Instructions for each of that many packets, inside the function that is one step of the peer: ours,
 /// what it calls, and no script.
-pub fn count(who: Who, cycle: Cycle, packets: u32) -> Result<f64> {
+pub fn count(who: Who, cycle: Cycle, batch: u32, packets: u32) -> Result<f64> {
     let argument = |value: clap::builder::PossibleValue| value.get_name().to_owned();
     let who_argument = argument(who.to_possible_value().context("a value")?);
     let cycle_argument = argument(cycle.to_possible_value().context("a value")?);
@@ -22,7 +22,7 @@ pub fn count(who: Who, cycle: Cycle, packets: u32) -> Result<f64> {
         // No file that is left behind.
         .arg("--callgrind-out-file=/dev/stdout")
         .arg(env::current_exe()?)
-        .args(["count", &who_argument, &cycle_argument])
+        .args(["count", &who_argument, &cycle_argument, &batch.to_string()])
         .stdin(Stdio::null())
         .output()
         .context("valgrind, which counts, is not installed")?;

@@ -15,8 +15,9 @@ use crate::{
 };
 use table::Table;
 
-/// Packets in each step.
-const BATCH: u32 = 64;
+/// Packets in each step: what a batch costs, what a packet does, and what targets are for.
+const BATCHES: [u32; 3] = [1, 16, GATED];
+const GATED: u32 = 64;
 /// Slots of each ring, and frames of those who receive.
 const RING: u32 = 1024;
 /// Steps that are counted: every ring is gone round several times.
@@ -43,27 +44,31 @@ pub struct Instructions {
 pub struct Count {
     who: Who,
     cycle: Cycle,
+    /// Packets in each step
+    batch: u32,
 }
 
 impl Instructions {
     pub fn run(self) -> Result<()> {
         let mut report = Report::new("instructions").compiler(env!("PEERS_CC"));
         report.note(format!(
-            "user-space instructions for each packet at batches of {BATCH}. A wide copy counts as one: \
-             read it beside the times of `ring`.",
+            "user-space instructions for each packet. A wide copy counts as one: read it beside the times \
+             of `ring`. Targets are for batches of {GATED}.",
         ));
         for found in disassembly::check()? {
             report.note(found);
         }
         let mut counts = Vec::new();
-        for cycle in Cycle::ALL {
-            let mut values = Vec::new();
-            for who in COUNTED {
-                let count = callgrind::count(who, cycle, STEPS * BATCH)?;
-                counts.push((table::key(who, cycle), count));
-                values.push(vec![count]);
+        for batch in BATCHES {
+            for cycle in Cycle::ALL {
+                let mut values = Vec::new();
+                for who in COUNTED {
+                    let count = callgrind::count(who, cycle, batch, STEPS * batch)?;
+                    counts.push((table::key(who, cycle, batch), count));
+                    values.push(vec![count]);
+                }
+                report.add(compare(cycle, batch, values));
             }
-            report.add(compare(cycle, values));
         }
         report.print(&self.options)?;
         let mut table = Table::read()?;
@@ -78,12 +83,18 @@ impl Instructions {
     }
 }
 
-fn compare(cycle: Cycle, values: Vec<Vec<f64>>) -> Comparison {
+fn compare(cycle: Cycle, batch: u32, values: Vec<Vec<f64>>) -> Comparison {
     let metrics = [Metric::lower("instructions", "per packet")];
     let [c, books] = [Who::LibXdp.name(), Who::LibXdpBooks.name()];
-    Comparison::counted(cycle.program(), &COUNTED.map(Who::name), &metrics, values)
+    let table = format!("batches of {batch}");
+    let title = format!("{}, {table}", cycle.program());
+    let comparison = Comparison::counted(&title, &COUNTED.map(Who::name), &metrics, values)
         .against(c)
-        .in_table(&format!("batches of {BATCH}"), cycle.program())
+        .in_table(&table, cycle.program());
+    if batch != GATED {
+        return comparison;
+    }
+    comparison
         .target(Target::new(Who::XskitSafe.name(), [books], "instructions", 0.9))
         .target(Target::new(Who::XskitRings.name(), [c], "instructions", 0.6))
 }
@@ -91,15 +102,15 @@ fn compare(cycle: Cycle, values: Vec<Vec<f64>>) -> Comparison {
 impl Count {
     /// Goes round without being watched, and then as often as is counted.
     pub fn run(self) -> Result<()> {
-        let Self { who, cycle } = self;
+        let Self { who, cycle, batch } = self;
         let lab = pair(1)?;
         let (interface, index) = (lab.near.name().to_owned(), lab.near.index());
         let [receives, sends] = cycle.sides();
-        let frames = if receives { RING } else { 2 * BATCH };
-        let (queue, ring, batch) = (0, RING, BATCH);
+        let frames = if receives { RING } else { 2 * batch };
+        let (queue, ring) = (0, RING);
         let place = Place { interface, index, queue, frames, ring, receives, sends, batch };
         let sum = lab.enter(|| open(who, cycle, &place)?.run(STEPS, false))?.1;
-        ensure!(sum.count == u64::from(STEPS * BATCH), "{} packets", sum.count);
+        ensure!(sum.count == u64::from(STEPS * batch), "{} packets", sum.count);
         Ok(())
     }
 }

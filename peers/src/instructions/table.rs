@@ -13,8 +13,8 @@ const TOLERANCE: f64 = 1.02;
 pub struct Table(BTreeMap<String, BTreeMap<String, f64>>);
 
 /// The name of a count.
-pub fn key(who: Who, cycle: Cycle) -> String {
-    format!("{}, {}", cycle.program(), who.name())
+pub fn key(who: Who, cycle: Cycle, batch: u32) -> String {
+    format!("{} at {batch}, {}", cycle.program(), who.name())
 }
 
 fn path() -> PathBuf {

@@ -170,15 +170,12 @@ impl Peer for Descriptors<'_> {
         let packets = rx.peek(batch as usize);
         let Some(mut slots) = fill.reserve(packets.len()) else { return Ok(0) };
         let mut local = *sum;
-        let (before, after) = packets.slices();
-        for packets in [before, after] {
-            let base = |desc: &Desc| {
-                local.add(desc.addr, desc.len);
-                desc.addr & !(CHUNK - 1)
-            };
-            // SAFETY: the frames came out of RX, and nobody else has them.
-            unsafe { slots.write_from(packets, base) };
-        }
+        let base = |desc: &Desc| {
+            local.add(desc.addr, desc.len);
+            desc.addr & !(CHUNK - 1)
+        };
+        // SAFETY: the frames came out of RX, and nobody else has them.
+        unsafe { slots.write_peeked(&packets, base) };
         *sum = local;
         slots.submit();
         Ok(packets.release() as u32)
@@ -214,26 +211,20 @@ impl Peer for Descriptors<'_> {
         };
         let completed = completion.peek(batch as usize);
         if let Some(mut slots) = fill.reserve(completed.len()) {
-            let (before, after) = completed.slices();
-            for completed in [before, after] {
-                // SAFETY: the frames have been sent, and nobody else has them.
-                unsafe { slots.write_from(completed, |addr| addr & !(CHUNK - 1)) };
-            }
+            // SAFETY: the frames have been sent, and nobody else has them.
+            unsafe { slots.write_peeked(&completed, |addr| addr & !(CHUNK - 1)) };
             slots.submit();
             completed.release();
         }
         let packets = rx.peek(batch as usize);
         let Some(mut slots) = tx.reserve(packets.len()) else { return Ok(0) };
         let mut local = *sum;
-        let (before, after) = packets.slices();
-        for packets in [before, after] {
-            let desc = |desc: &Desc| {
-                local.add(desc.addr, desc.len);
-                Desc { options: 0, ..*desc }
-            };
-            // SAFETY: the frames came out of RX, and nobody else has them.
-            unsafe { slots.write_from(packets, desc) };
-        }
+        let desc = |desc: &Desc| {
+            local.add(desc.addr, desc.len);
+            Desc { options: 0, ..*desc }
+        };
+        // SAFETY: the frames came out of RX, and nobody else has them.
+        unsafe { slots.write_peeked(&packets, desc) };
         *sum = local;
         slots.submit();
         Ok(packets.release() as u32)
@@ -245,8 +236,9 @@ impl Descriptors<'_> {
     fn reap(&mut self, batch: u32) {
         let completed = self.rings.completion.peek(batch as usize);
         let (before, after) = completed.slices();
-        for completed in [before, after] {
-            self.frames.extend(completed.iter().map(|addr| addr & !(CHUNK - 1)));
+        self.frames.extend(before.iter().map(|addr| addr & !(CHUNK - 1)));
+        if !after.is_empty() {
+            self.frames.extend(after.iter().map(|addr| addr & !(CHUNK - 1)));
         }
         completed.release();
     }

@@ -205,8 +205,10 @@ pub(super) const FAULTS: &[Fault] = &[
             },
             Edit {
                 file: "src/ring/producer.rs",
-                from: "let start = self.ring.next.wrapping_add(self.written);",
-                to: "let start = self.ring.next.wrapping_sub(self.count - self.written);",
+                from: "    fn start(&self) -> u32 {
+        self.ring.next.wrapping_add(self.written)",
+                to: "    fn start(&self) -> u32 {
+        self.ring.next.wrapping_sub(self.count - self.written)",
             },
             Edit {
                 file: "src/ring/producer.rs",
