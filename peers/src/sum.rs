@@ -17,13 +17,6 @@ impl Sum {
         self.lengths += u64::from(length);
     }
 
-    /// The sum of pointers as one of addresses, which count from there.
-    #[inline]
-    pub fn relative_to(self, start: usize) -> Self {
-        let starts = self.count.wrapping_mul(start as u64);
-        Self { addresses: self.addresses.wrapping_sub(starts), ..self }
-    }
-
     #[inline]
     pub fn merge(&mut self, other: Self) {
         self.count += other.count;

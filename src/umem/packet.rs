@@ -95,6 +95,25 @@ impl<'a> Packet<'a> {
         unsafe { bytes(self.memory, &self.descs[0]) }
     }
 
+    /// Where the packet's first byte is, in bytes from the beginning of the UMEM: what the kernel's descriptor
+    /// says, to be compared with what others print, or to find it in memory of your own.
+    ///
+    /// ```
+    /// use xskit::UmemConfig;
+    ///
+    /// let umem = UmemConfig::new(64).headroom(64).build()?;
+    /// let mut batch = umem.batch(2);
+    /// batch.alloc(2);
+    /// let addrs: Vec<u64> = batch.packets().map(|packet| packet.addr()).collect();
+    /// assert!(addrs.iter().all(|addr| addr % 4096 == 64 && *addr < 64 * 4096));
+    /// # Ok::<(), xskit::Error>(())
+    /// ```
+    #[doc(alias = "xdp_desc")]
+    #[inline]
+    pub fn addr(&self) -> u64 {
+        self.descs[0].addr
+    }
+
     /// What an XDP program left before the received packet with `bpf_xdp_adjust_meta`, of the length that
     /// [`UmemConfig::rx_metadata`](super::UmemConfig::rx_metadata) says. Where the program left nothing, it
     /// is what the chunk happened to hold: that it did is the program's and your agreement.
@@ -192,6 +211,12 @@ impl<'a> PacketMut<'a> {
     pub fn head_mut(&mut self) -> &mut [u8] {
         // SAFETY: our batch's descriptor, borrowed exclusively with self.
         unsafe { bytes_mut(self.memory, &mut self.descs[0]) }
+    }
+
+    /// As [`Packet::addr`].
+    #[inline]
+    pub fn addr(&self) -> u64 {
+        self.descs[0].addr
     }
 
     /// As [`Packet::metadata`], as long as the front has not been moved.

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use xskit::{
     Batch, CopyMode, Interface, RingSize, Socket, SocketConfig, Umem, UmemConfig,
     ring::Desc,
@@ -33,8 +33,6 @@ fn open(place: &Place, umem: &Umem, budget: Option<u32>) -> Result<Socket> {
 pub struct Safe {
     pub socket: Socket,
     pub batch: Batch,
-    /// Where the UMEM begins: packets are slices of it.
-    base: usize,
 }
 
 impl Safe {
@@ -54,19 +52,10 @@ impl Safe {
 
     fn build(place: &Place, umem: UmemConfig, budget: Option<u32>) -> Result<Self> {
         let umem = umem.build()?;
-        let base = base(&umem)?;
         let socket = open(place, &umem, budget)?;
         let batch = umem.batch(place.batch as usize);
-        Ok(Self { socket, batch, base })
+        Ok(Self { socket, batch })
     }
-}
-
-/// Where the first chunk is: free frames are handed out in order at first.
-fn base(umem: &Umem) -> Result<usize> {
-    let mut batch = umem.batch(1);
-    batch.alloc(1);
-    let packet = batch.packets().next().context("a frame")?;
-    Ok(packet.head().as_ptr().addr())
 }
 
 impl AsFd for Safe {
@@ -81,10 +70,9 @@ impl Peer for Safe {
         let count = self.socket.recv(&mut self.batch)?;
         let mut local = Sum::default();
         for packet in self.batch.packets() {
-            let head = packet.head();
-            local.add(head.as_ptr().addr() as u64, head.len() as u32);
+            local.add(packet.addr(), packet.head().len() as u32);
         }
-        sum.merge(local.relative_to(self.base));
+        sum.merge(local);
         self.batch.clear();
         Ok(count as u32)
     }
@@ -95,10 +83,9 @@ impl Peer for Safe {
         let mut local = Sum::default();
         for mut packet in self.batch.packets_mut() {
             packet.set_len(length as usize)?;
-            let head = packet.head();
-            local.add(head.as_ptr().addr() as u64, head.len() as u32);
+            local.add(packet.addr(), packet.head().len() as u32);
         }
-        sum.merge(local.relative_to(self.base));
+        sum.merge(local);
         Ok(self.socket.send(&mut self.batch)? as u32)
     }
 
@@ -108,10 +95,9 @@ impl Peer for Safe {
             self.socket.recv(&mut self.batch)?;
             let mut local = Sum::default();
             for packet in self.batch.packets_mut() {
-                let head = packet.head();
-                local.add(head.as_ptr().addr() as u64, head.len() as u32);
+                local.add(packet.addr(), packet.head().len() as u32);
             }
-            sum.merge(local.relative_to(self.base));
+            sum.merge(local);
         }
         Ok(self.socket.send(&mut self.batch)? as u32)
     }
