@@ -3,6 +3,7 @@
 mod across;
 mod area;
 mod chase;
+mod cold;
 mod instructions;
 mod kernel;
 mod latency;

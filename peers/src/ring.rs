@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use xskit_lab::RawPort;
 use xskit_report::{Comparison, Metric, Options, Report, Target, cpus, measure, pin, prefer};
 
 use crate::{
@@ -16,6 +17,9 @@ use crate::{
 const RING: u32 = 1024;
 /// Packets of a turn where script and peer take turns on two CPUs.
 const TURN: u32 = RING / 2;
+
+/// A system call.
+type Call<'a> = dyn FnMut() -> Result<()> + Send + 'a;
 
 /// Nanoseconds for each descriptor
 #[derive(Args)]
@@ -40,20 +44,32 @@ fn batch(text: &str) -> Result<u32, String> {
 struct Point {
     cycle: Cycle,
     batch: u32,
-    /// The CPU of the script, if it is another.
-    across: Option<usize>,
+    way: Way,
+}
+
+/// How peer and script take turns.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// On one CPU, one after the other.
+    Alone,
+    /// The script on this other CPU.
+    Across(usize),
+    /// On one CPU, with a system call before each step of the peer.
+    Cold,
 }
 
 impl Ring {
     pub fn run(self) -> Result<()> {
-        let queues = u32::try_from(2 * Who::ALL.len() * Cycle::ALL.len() * self.batches.len())?;
-        let lab = pair(queues)?;
+        let queues = Who::ALL.len() * Cycle::ALL.len() * (2 * self.batches.len() + 1);
+        let lab = pair(u32::try_from(queues)?)?;
         let (name, index) = (lab.near.name().to_owned(), lab.near.index());
-        let report = lab.enter(|| self.measure(&name, index))?;
+        let (port, frame) = (RawPort::open(&lab.near)?, lab.flow(4242).reflected().frame(&[0; 22]));
+        let mut send = || Ok(port.send(&frame)?);
+        let report = lab.enter(|| self.measure(&name, index, &mut send))?;
         Ok(report.print(&self.options)?)
     }
 
-    fn measure(&self, interface: &str, index: u32) -> Result<Report> {
+    fn measure(&self, interface: &str, index: u32, call: &mut Call<'_>) -> Result<Report> {
         let cpus = cpus();
         prefer();
         pin(cpus[0])?;
@@ -71,42 +87,54 @@ impl Ring {
         } else {
             report.note("SKIPPED: the script on another CPU: there is one only.");
         }
-        let places = [None, other].into_iter().take(if other.is_some() { 2 } else { 1 });
+        report.note(
+            "After a system call (AF_PACKET sends a packet to the veth pair) only the step of the peer counts: the \
+             median of them, net of one that only moves the indices.",
+        );
+        let ways = [Some(Way::Alone), other.map(Way::Across), Some(Way::Cold)];
         let mut queue = 0;
-        for across in places {
+        for way in ways.into_iter().flatten() {
+            // Calls for each packet are what a system call for each packet is about.
+            let batches = if way == Way::Cold { &[1][..] } else { &self.batches };
             for cycle in Cycle::ALL {
-                for &batch in &self.batches {
-                    let point = Point { cycle, batch, across };
+                for &batch in batches {
+                    let point = Point { cycle, batch, way };
                     let mut subjects = Vec::new();
                     for who in Who::ALL {
                         let place = point.place(interface.to_owned(), index, queue);
                         subjects.push(open(who, cycle, &place)?);
                         queue += 1;
                     }
-                    report.add(self.compare(&mut subjects, point)?);
+                    report.add(self.compare(&mut subjects, point, call)?);
                 }
             }
         }
         Ok(report)
     }
 
-    fn compare(&self, subjects: &mut [Box<dyn Subject>], point: Point) -> Result<Comparison> {
-        let Point { batch, across, .. } = point;
+    fn compare(
+        &self,
+        subjects: &mut [Box<dyn Subject>],
+        point: Point,
+        call: &mut Call<'_>,
+    ) -> Result<Comparison> {
+        let Point { batch, way, .. } = point;
         // Every frame goes round as often as any other, so that all sums come out the same.
         let round = 2 * RING / batch;
-        if across.is_none() {
+        if way == Way::Alone {
             check(subjects, 2 * round)?;
         }
-        let rounds = match (batch, self.options.quick) {
-            (_, true) => 2,
-            (1, _) => 16,
+        let rounds = match (way, batch, self.options.quick) {
+            (_, _, true) => 2,
+            (Way::Cold, ..) => 4,
+            (_, 1, _) => 16,
             _ => 64,
         };
         let packets = rounds * 2 * RING;
-        let plan = match across {
-            None => self.options.plan(41).patient_for(Duration::from_secs(6)),
+        let plan = match way {
+            Way::Alone => self.options.plan(41).patient_for(Duration::from_secs(6)),
             // Whatever else ran disturbed a turn or two, whose times do not count.
-            Some(_) => self.options.plan(21).tolerating(f64::INFINITY),
+            Way::Across(_) | Way::Cold => self.options.plan(21).tolerating(f64::INFINITY),
         };
         let comparison = measure(
             &plan,
@@ -115,9 +143,10 @@ impl Ring {
             &[Metric::lower("gross", "ns").beside()],
             |number| {
                 let subject = &mut subjects[number];
-                let (took, sum) = match across {
-                    None => subject.run(rounds * round, false)?,
-                    Some(cpu) => subject.run_across(cpu, TURN, packets / TURN)?,
+                let (took, sum) = match way {
+                    Way::Alone => subject.run(rounds * round, false)?,
+                    Way::Across(cpu) => subject.run_across(cpu, TURN, packets / TURN)?,
+                    Way::Cold => subject.run_cold(rounds * round, call)?,
                 };
                 let who = Who::ALL[number];
                 let (seen, expected) = (sum.count, u64::from(packets));
@@ -130,7 +159,7 @@ impl Ring {
             .net(net, "gross", Who::Script.name())
             .in_table(&point.table(), batch.to_string());
         let comparison = comparison.against(Who::LibXdp.name());
-        Ok(if across.is_none() { targets(comparison, batch) } else { comparison })
+        Ok(if way == Way::Alone { targets(comparison, batch) } else { comparison })
     }
 }
 
@@ -139,13 +168,18 @@ impl Point {
         let [receives, sends] = self.cycle.sides();
         let batch = self.batch;
         // Those who only send have what two batches need, or two turns.
-        let frames = if receives || self.across.is_some() { RING } else { 2 * batch };
+        let turns = matches!(self.way, Way::Across(_));
+        let frames = if receives || turns { RING } else { 2 * batch };
         Place { interface, index, queue, frames, ring: RING, receives, sends, batch }
     }
 
     fn table(self) -> String {
-        let two = if self.across.is_some() { ", on two CPUs" } else { "" };
-        format!("{}{two}", self.cycle.name())
+        let way = match self.way {
+            Way::Alone => "",
+            Way::Across(_) => ", on two CPUs",
+            Way::Cold => ", after a system call",
+        };
+        format!("{}{way}", self.cycle.name())
     }
 }
 

@@ -12,6 +12,7 @@ use xskit::{ChunkSize, UmemConfig};
 
 use crate::{
     across::{Work, across},
+    cold::cold,
     kernel::{Idle, Kernel},
     peer::{
         Peer, Place,
@@ -115,6 +116,13 @@ pub trait Subject {
     /// The same with the script on another CPU, which does so many packets at once and then waits for the peer:
     /// only the peer's time counts. As often as `turns` says.
     fn run_across(&mut self, cpu: usize, packets: u32, turns: u32) -> Result<(Duration, Sum)>;
+
+    /// The same with a system call before each step: only the steps' time counts.
+    fn run_cold(
+        &mut self,
+        steps: u32,
+        call: &mut (dyn FnMut() -> Result<()> + Send),
+    ) -> Result<(Duration, Sum)>;
 }
 
 /// Opens a socket for somebody.
@@ -178,6 +186,14 @@ impl<P: Peer> Subject for Driven<P> {
         let work = Work { cycle: self.cycle, batch: self.batch, packets, turns };
         across(&mut self.script, &mut self.peer, work, cpu)
     }
+
+    fn run_cold(
+        &mut self,
+        steps: u32,
+        call: &mut (dyn FnMut() -> Result<()> + Send),
+    ) -> Result<(Duration, Sum)> {
+        cold(&mut self.script, &mut self.peer, (self.cycle, self.batch), steps, call)
+    }
 }
 
 /// As [`Driven`]: the rings are opened once for all steps.
@@ -200,6 +216,16 @@ impl Subject for DrivenRings {
         let mut peer = Descriptors::new(&mut rings, frames);
         let work = Work { cycle: self.cycle, batch: self.batch, packets, turns };
         across(&mut self.script, &mut peer, work, cpu)
+    }
+
+    fn run_cold(
+        &mut self,
+        steps: u32,
+        call: &mut (dyn FnMut() -> Result<()> + Send),
+    ) -> Result<(Duration, Sum)> {
+        let (mut rings, frames) = self.opened.rings();
+        let mut peer = Descriptors::new(&mut rings, frames);
+        cold(&mut self.script, &mut peer, (self.cycle, self.batch), steps, call)
     }
 }
 
