@@ -163,3 +163,39 @@ fn sizes_that_no_kernel_takes_are_refused_by_name() {
     assert!(config.clone().headroom(2500 - 256 - 447).build().is_err());
     assert!(config.pages(Pages::HugeOrTransparent).build().is_ok());
 }
+
+/// The kernel takes any address in a chunk for the chunk: so does the end of a socket.
+#[test]
+#[allow(unsafe_code, reason = "the descriptor level")]
+fn addresses_on_fill_need_not_be_a_chunks_first() -> Result<()> {
+    for unaligned in [false, true] {
+        let umem = if unaligned { umem(3000, 64)? } else { UmemConfig::new(64).build()? };
+        let (mut socket, kernel) = fake::socket(&umem, &config())?;
+        while kernel.deliver(&[1; 60]) {}
+        let mut rings = socket.rings();
+        let mut all = rings.split_mut();
+        let rx = all.rx.as_mut().expect("it receives");
+        let packets = rx.peek(16);
+        let mut slots = all.fill.reserve_up_to(16);
+        // SAFETY: the frames came out of RX, and nobody else has them.
+        unsafe { slots.write_peeked(&packets, |desc| desc.addr) };
+        assert_eq!((slots.submit(), packets.release()), (16, 16));
+        drop(rings);
+        drop(socket);
+        let (socket, _) = kernel.reopen(&umem, &config())?;
+        drop(socket);
+        let (_socket, _kernel) = kernel.reopen(&umem, &config().send_only())?;
+        let mut batch = umem.batch(64);
+        assert_eq!(batch.alloc(64), 64, "all are at home");
+        for mut packet in batch.packets_mut() {
+            packet.set_len(packet.max_len()).expect("that much");
+            packet.head_mut().fill(2);
+        }
+        let (size, first) = (u64::from(umem.chunk_size().bytes()), u64::from(umem.headroom()));
+        let mut addrs: Vec<_> = batch.packets().map(|packet| packet.addr()).collect();
+        addrs.sort_unstable();
+        assert_eq!(addrs, (0..64).map(|chunk| chunk * size + first).collect::<Vec<_>>());
+        assert_complete(&umem);
+    }
+    Ok(())
+}

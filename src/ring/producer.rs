@@ -154,8 +154,9 @@ impl<T: Pod> Reserved<'_, T> {
     ///
     /// Once submitted, the kernel reads from or writes into the chunk that each address names. The
     /// caller owns these chunks, no reference into them exists, and until they come back (through RX,
-    /// or Completion) neither the caller nor any [`Batch`](crate::Batch) uses them. A descriptor that
-    /// the kernel refuses may come back or not, depending on the kernel; one that does not is taken off
+    /// or Completion) neither the caller nor any [`Batch`](crate::Batch) uses them. None is kept for
+    /// [`Clones`](crate::Clones), and every address on Fill names a chunk, whichever byte of it. A descriptor
+    /// on TX that the kernel refuses may come back or not, depending on the kernel; one that does not is taken off
     /// the account by [`Rings::refused`](crate::socket::Rings::refused) before the socket is closed, lest
     /// a frame be looked for that does not exist. What came out of a ring counts as the kernel's until the
     /// [`Rings`](crate::socket::Rings) are dropped: these must not be forgotten.

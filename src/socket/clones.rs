@@ -31,9 +31,10 @@ impl Sender {
             &core.queue,
             || Reap::into_cache(core, cache).submitting(to_u32(count)),
             |ring, reap| {
-                // Counted before they can complete.
+                // What has completed by now is none of these; what completes from `submit` on may be.
+                let taken = Reap::from(ring, reap);
                 core.queue.clones.add(to_u32(count));
-                Reap::from(ring, reap)
+                taken
             },
         );
         slots.submit();

@@ -186,9 +186,19 @@ impl Opening<'_> {
     /// Refuses a descriptor of something else.
     fn check_handed(&self) -> Result<()> {
         let Some(fd) = self.handed.take() else { return Ok(()) };
-        let is_socket = xsk::is_xdp(fd.as_fd());
+        let (is_socket, namespace) = (xsk::is_xdp(fd.as_fd()), sysfs::namespace_of(fd.as_fd()));
         self.handed.set(Some(fd));
         let error = match is_socket {
+            // It is bound there, where another interface has the number.
+            Ok(true) if namespace.is_some() && namespace != self.place.namespace => {
+                return Err(self
+                    .name(Error::new(
+                        Step::OpenSocket,
+                        ErrorKind::InvalidInput,
+                        "the socket was made in another network namespace than this thread's",
+                    ))
+                    .hint("enter the namespace in which Socket::unbound was called"));
+            }
             Ok(true) => return Ok(()),
             Ok(false) => Error::new(
                 Step::OpenSocket,

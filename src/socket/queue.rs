@@ -78,8 +78,13 @@ impl Queue {
     pub(super) fn refuse(&self, descriptors: u32) -> u32 {
         let count = descriptors.min(self.sending.get().saturating_sub(self.clones.get()));
         self.sending.sub(count);
-        self.doubtful.store(true, Ordering::Relaxed);
+        self.doubt();
         count
+    }
+
+    /// From now on the kernel may have more frames than the account says.
+    pub(super) fn doubt(&self) {
+        self.doubtful.store(true, Ordering::Relaxed);
     }
 
     /// A member's descriptor is given out.
@@ -134,6 +139,10 @@ impl Drop for Queue {
         if !published {
             known.drain(..known.len().min(UNPUBLISHED));
         }
+        // Whoever wrote them at the descriptor level may have named any byte of a chunk.
+        let (known, nowhere) = umem.frames_of(&known);
+        self.filled.sub(to_u32(nowhere));
+        umem.counts().lose(to_u32(nowhere));
         let sending = self.sending.get().saturating_sub(self.clones.get());
         let held = self.filled.get().saturating_add(sending);
         let unknown = held.saturating_sub(to_u32(known.len()));

@@ -125,6 +125,8 @@ impl Receiver {
         let core = &*self.core;
         core.rx.received.add(good);
         if bad > 0 {
+            // Its frame may be with the device still.
+            core.queue.doubt();
             core.rx.lost.add(bad);
             core.umem.counts().lose(to_u32(bad));
         }

@@ -145,6 +145,7 @@ impl Sender {
         let core = &self.core;
         core.tx.completed.add(taken.good);
         if taken.bad > 0 {
+            core.queue.doubt();
             core.tx.lost.add(taken.bad);
             core.umem.counts().lose(to_u32(taken.bad));
         }

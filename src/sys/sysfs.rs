@@ -6,7 +6,7 @@ use std::{
     fs::{self, File},
     io::{self, Read},
     os::{
-        fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         linux::fs::MetadataExt,
     },
     ptr,
@@ -95,11 +95,16 @@ impl fmt::Display for Namespace {
 /// The network namespace that the thread is in: by its cookie since Linux 5.14.
 pub(crate) fn namespace() -> io::Result<Namespace> {
     let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    let cookie = xsk::get::<u64>(socket.as_fd(), libc::SOL_SOCKET, libc::SO_NETNS_COOKIE);
-    if let Ok((cookie, _)) = cookie {
-        return Ok(Namespace::Cookie(cookie));
+    if let Some(namespace) = namespace_of(socket.as_fd()) {
+        return Ok(namespace);
     }
     Ok(Namespace::Inode(fs::metadata("/proc/thread-self/ns/net")?.st_ino()))
+}
+
+/// The network namespace in which a socket was made, since Linux 5.14.
+pub(crate) fn namespace_of(socket: BorrowedFd<'_>) -> Option<Namespace> {
+    let cookie = xsk::get::<u64>(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE);
+    cookie.ok().map(|(cookie, _)| Namespace::Cookie(cookie))
 }
 
 #[cfg(test)]

@@ -274,14 +274,20 @@ impl Umem {
 
     /// Takes frames back that were found in a ring at its end. Those that do not exist are lost.
     pub(crate) fn take_back(&self, addresses: &[u64]) {
+        let (frames, bad) = self.frames_of(addresses);
+        self.counts().lose(to_u32(bad));
+        self.returned(&frames);
+    }
+
+    /// The frames in which these addresses lie, by their chunks' first ones, and how many lie in none.
+    pub(crate) fn frames_of(&self, addresses: &[u64]) -> (Vec<u64>, usize) {
         let mut frames = Vec::with_capacity(addresses.len());
         let bad = if self.geometry().is_unaligned() {
             self.chunks_of::<true>(addresses, &mut frames)
         } else {
             self.chunks_of::<false>(addresses, &mut frames)
         };
-        self.counts().lose(to_u32(bad));
-        self.returned(&frames);
+        (frames, bad)
     }
 
     /// Takes frames back that the kernel is known to have let go of.

@@ -129,8 +129,12 @@ impl Timestamps {
 #[derive(Debug)]
 pub(super) struct Requests(Box<[Entry]>);
 
+/// Not the kernel's: the frame is with it, and its timestamp is to come back.
+const AWAITED: u64 = 1 << 63;
+
 #[derive(Debug, Default)]
 struct Entry {
+    /// What is asked for; once that has been submitted, [`AWAITED`] or nothing.
     flags: AtomicU64,
     /// Start, and offset above it.
     checksum: AtomicU64,
@@ -177,8 +181,9 @@ impl Requests {
     /// [good](Self::is_good).
     pub(super) unsafe fn submit(&self, memory: NonNull<u8>, geometry: &Geometry, desc: &Desc) {
         let entry = self.entry(geometry, desc);
-        let flags = self.flags(geometry, desc);
-        entry.flags.store(flags & TXMD_TIMESTAMP, Ordering::Relaxed);
+        let flags = self.flags(geometry, desc) & !AWAITED;
+        let awaited = if flags & TXMD_TIMESTAMP == 0 { 0 } else { AWAITED };
+        entry.flags.store(awaited, Ordering::Relaxed);
         if desc.options & XDP_TX_METADATA == 0 {
             return;
         }
@@ -211,7 +216,8 @@ impl Requests {
                 continue;
             }
             let entry = &self.0[geometry.chunk(address)];
-            if entry.flags.load(Ordering::Relaxed) & TXMD_TIMESTAMP == 0 {
+            // A request that was never submitted is none: then the frame was sent at the descriptor level.
+            if entry.flags.load(Ordering::Relaxed) & AWAITED == 0 {
                 continue;
             }
             entry.flags.store(0, Ordering::Relaxed);

@@ -152,6 +152,26 @@ fn it_was_made_for_another_interface() {
     });
 }
 
+/// There an interface of the same number is another one, whose frames are not ours to count.
+#[test]
+fn it_was_made_in_another_namespace() {
+    let _turn = in_turn();
+    alone(|| {
+        let Some(lab) = Lab::for_test() else { return };
+        let far = lab.far.netns().enter(|| {
+            let interface = Interface::by_name(lab.far.name()).unwrap();
+            Socket::unbound(&interface).unwrap()
+        });
+        lab.enter(|| {
+            let umem = umem();
+            let says = &["another network namespace", "Socket::unbound"];
+            let error = refused(|| open(&far, &umem));
+            expected(Step::OpenSocket, ErrorKind::InvalidInput, None, says).is(&error);
+            all_free(&umem);
+        });
+    });
+}
+
 #[test]
 fn more_than_the_worker_may_lock() {
     let _turn = in_turn();

@@ -39,7 +39,7 @@ pub(super) enum Target {
 impl Target {
     /// Faults of one target are tried one after the other, since little is built anew between them.
     pub(super) const ALL: &[Self] =
-        &[Self::Loom, Self::Unit, SOCKET, BATCH, MODEL, MULTI_BUFFER, Self::Vm];
+        &[Self::Loom, Self::Unit, SOCKET, BATCH, MODEL, MULTI_BUFFER, UNALIGNED, Self::Vm];
 
     /// What cargo is called with.
     pub(super) fn build(self) -> Vec<&'static str> {
@@ -73,6 +73,7 @@ const SOCKET: Target = Target::Fake("fake_socket");
 const BATCH: Target = Target::Fake("fake_batch");
 const MODEL: Target = Target::Fake("fake_model");
 const MULTI_BUFFER: Target = Target::Fake("fake_multi_buffer");
+const UNALIGNED: Target = Target::Fake("fake_unaligned");
 
 /// What loom says of two threads that touch a slot at once.
 const RACE: &str = "Causality violation";
@@ -362,6 +363,17 @@ impl<T> fmt::Debug for Peeked<'_, T> {",
         target: SOCKET,
         test: "descriptors_that_make_no_sense_are_lost_not_followed",
         says: AUDIT,
+    },
+    Fault {
+        name: "what is found in a Fill ring at its end is not masked to its chunk",
+        edits: &[Edit {
+            file: "src/socket/queue.rs",
+            from: "let (known, nowhere) = umem.frames_of(&known);",
+            to: "let nowhere = 0;",
+        }],
+        target: UNALIGNED,
+        test: "addresses_on_fill_need_not_be_a_chunks_first",
+        says: UNEQUAL,
     },
     Fault {
         name: "no bounds check on completions",
