@@ -196,8 +196,9 @@ impl Comparison {
         Summary::of(&self.values.iter().map(|round| round[subject][metric]).collect::<Vec<_>>())
     }
 
-    /// A metric of a subject by that of the best of some others, round by round. Rounds in which these have
-    /// nothing of it to divide by are left out; `None` where all are.
+    /// A metric of a subject by that of the best of some others, round by round. The best is who is it over all
+    /// rounds: the best of each single one is who was lucky there, and nobody equals that. Rounds in which it has
+    /// nothing to divide by are left out; `None` where all are.
     ///
     /// # Panics
     ///
@@ -208,14 +209,19 @@ impl Comparison {
         others: &[S],
         metric: &str,
     ) -> Option<Summary> {
-        let (subject, metric) = (self.place(subject), self.metric(metric));
-        let others: Vec<usize> = others.iter().map(|other| self.place(other.as_ref())).collect();
-        let best = if self.metrics[metric].lower_is_better { f64::min } else { f64::max };
-        let ratio = |round: &Vec<Vec<f64>>| {
-            let other = others.iter().map(|other| round[*other][metric]).reduce(best)?;
-            (other > 0.0).then(|| round[subject][metric] / other)
+        let lower_is_better = self.metrics[self.metric(metric)].lower_is_better;
+        let median = |other: &&S| self.summary(other.as_ref(), metric).median;
+        let by_median = |a: &&S, b: &&S| median(a).total_cmp(&median(b));
+        let best = if lower_is_better {
+            others.iter().min_by(by_median)
+        } else {
+            others.iter().max_by(by_median)
         };
-        let ratios: Vec<f64> = self.values.iter().filter_map(ratio).collect();
+        let (best, subject) = (self.place(best?.as_ref()), self.place(subject));
+        let metric = self.metric(metric);
+        let rounds = self.values.iter().filter(|round| round[best][metric] > 0.0);
+        let ratios: Vec<f64> =
+            rounds.map(|round| round[subject][metric] / round[best][metric]).collect();
         (!ratios.is_empty()).then(|| Summary::of(&ratios))
     }
 
@@ -259,6 +265,15 @@ mod tests {
         assert_eq!(comparison.ratio("a", &["b", "c"], "rate").unwrap().median, 0.5);
         assert_eq!(comparison.summary("a", "time").median, 1.5);
         assert_eq!((comparison.rounds(), comparison.discarded_rounds()), (2, 3));
+    }
+
+    #[test]
+    fn the_best_is_who_is_it_over_all_rounds() {
+        let metrics = [Metric::higher("rate", "1/s")];
+        let round = |rates: [f64; 3]| rates.map(|rate| vec![rate]).to_vec();
+        let values = vec![round([6.0, 6.0, 4.0]), round([6.0, 4.0, 8.0]), round([6.0, 6.0, 5.0])];
+        let comparison = Comparison::new("test", &["a", "b", "c"], &metrics, values, [3, 0]);
+        assert_eq!(comparison.ratio("a", &["b", "c"], "rate"), Some(Summary::of(&[1.0, 1.5, 1.0])));
     }
 
     #[test]
