@@ -1090,7 +1090,10 @@ fn what_a_closed_socket_held_comes_back_with_its_queue() {
     lab.enter(|| {
         let interface = near_interface();
         let umem = UmemConfig::new(1024).build().unwrap();
-        let mut held = 0;
+        // Of a socket that received nothing all of the Fill ring is the kernel's. Of the others below it is what
+        // they happen to be about, from nothing to hundreds.
+        drop(Socket::open(&umem, &interface, 0, &rings(256)).unwrap());
+        assert_eq!(umem.audit().quarantine, 256);
         for turn in 0..40 {
             let mode = MODES[turn % 2];
             let rules = Rules::udp_port(PORT);
@@ -1117,7 +1120,6 @@ fn what_a_closed_socket_held_comes_back_with_its_queue() {
                 }
                 let audit = umem.audit();
                 assert!(audit.is_complete(), "{audit}");
-                held += audit.quarantine;
                 // Its successor uses the same memory at once, still under fire.
                 let mut socket = Socket::open(&umem, &interface, 0, &rings(256)).unwrap();
                 let audit = umem.audit();
@@ -1134,7 +1136,6 @@ fn what_a_closed_socket_held_comes_back_with_its_queue() {
             drop(program);
             comes_home(&umem, &[(&interface, 0)]);
         }
-        assert!(held > 0, "no turn left the kernel anything");
     });
 }
 
