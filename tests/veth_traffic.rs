@@ -153,6 +153,14 @@ fn empty_packets_are_not_sent() {
     });
 }
 
+/// Two queues, over which the flows from the far end are spread.
+fn lab_of_two_queues() -> Option<(Lab, RawPort)> {
+    let lab = Lab::for_test_with(&LabConfig { queues: 2, ..LabConfig::default() })?;
+    let raw = lab.raw().unwrap();
+    raw.spread_flows().unwrap();
+    Some((lab, raw))
+}
+
 /// The flow to the near end from this source port.
 fn flow_from(lab: &Lab, source: u16) -> Flow {
     let address = |last, port| SocketAddr::from((Ipv4Addr::new(198, 18, 0, last), port));
@@ -195,11 +203,7 @@ fn check_flows(
 fn one_thread_waits_for_two_queues() {
     const FLOWS: u16 = 32;
     const EACH: u64 = 100;
-    let Some(lab) = Lab::for_test_with(&LabConfig { queues: 2, ..LabConfig::default() }) else {
-        return;
-    };
-    let mut raw = lab.raw().unwrap();
-    raw.spread_flows().unwrap();
+    let Some((lab, mut raw)) = lab_of_two_queues() else { return };
     let series = |source| Numbered::new(flow_from(&lab, source), 200, 1);
     let back = |source| Numbered::new(flow_from(&lab, source).reflected(), 200, 1);
     lab.enter(|| {
@@ -245,11 +249,7 @@ fn one_thread_waits_for_two_queues() {
 fn two_queues_each_have_a_thread() {
     const FLOWS: u16 = 32;
     const EACH: u64 = 100;
-    let Some(lab) = Lab::for_test_with(&LabConfig { queues: 2, ..LabConfig::default() }) else {
-        return;
-    };
-    let mut raw = lab.raw().unwrap();
-    raw.spread_flows().unwrap();
+    let Some((lab, mut raw)) = lab_of_two_queues() else { return };
     let series = |source| Numbered::new(flow_from(&lab, source), 200, 1);
     let back = |source| Numbered::new(flow_from(&lab, source).reflected(), 200, 1);
     lab.enter(|| {

@@ -203,9 +203,7 @@ impl<T: bytemuck::Pod> RingMemory<T> {
         debug_assert!(count <= self.indices.size(), "more slots than there are");
         let first = start & self.indices.mask;
         let before = count.min(self.indices.size() - first);
-        // SAFETY: `first` is masked to the ring, so that the sum stays within its slots.
-        let at = unsafe { self.slots.add(first as usize) };
-        [(at, before as usize), (self.slots, (count - before) as usize)]
+        [(self.slot(start), before as usize), (self.slots, (count - before) as usize)]
     }
 
     /// Whether the ring's end lies between `count` slots from index `start` on.
