@@ -162,18 +162,24 @@ __u32 peer_receive_books(struct peer *peer, __u32 batch, struct sum *sum)
 	return receive(peer, batch, sum, 1);
 }
 
-/* Sent frames back to the free ones. */
-static inline __attribute__((always_inline)) __u32 reap(struct peer *peer, __u32 batch, int books)
+/* Has the kernel send what is out, and looks at what it has sent. */
+static inline __attribute__((always_inline)) __u32 peek_sent(struct peer *peer, __u32 batch,
+							     __u32 *completion, int books)
 {
-	__u32 completion, count, i;
-
 	if (books && !peer->outstanding)
 		return 0;
 	if (books && xsk_ring_prod__needs_wakeup(&peer->tx)) {
 		peer->wakeups++;
 		peer_wake_tx(peer_fd(peer));
 	}
-	count = xsk_ring_cons__peek(&peer->completion, batch, &completion);
+	return xsk_ring_cons__peek(&peer->completion, batch, completion);
+}
+
+/* Sent frames back to the free ones. */
+static inline __attribute__((always_inline)) __u32 reap(struct peer *peer, __u32 batch, int books)
+{
+	__u32 completion, i, count = peek_sent(peer, batch, &completion, books);
+
 	if (!count)
 		return 0;
 	for (i = 0; i < count; i++)
@@ -227,15 +233,8 @@ __u32 peer_transmit_books(struct peer *peer, __u32 batch, __u32 length, struct s
 /* Sent frames back to the kernel, to receive into. */
 static inline __attribute__((always_inline)) void refill(struct peer *peer, __u32 batch, int books)
 {
-	__u32 completion, fill, count, i;
+	__u32 completion, fill, i, count = peek_sent(peer, batch, &completion, books);
 
-	if (books && !peer->outstanding)
-		return;
-	if (books && xsk_ring_prod__needs_wakeup(&peer->tx)) {
-		peer->wakeups++;
-		peer_wake_tx(peer_fd(peer));
-	}
-	count = xsk_ring_cons__peek(&peer->completion, batch, &completion);
 	if (!count)
 		return;
 	while (xsk_ring_prod__reserve(&peer->fill, count, &fill) != count) {
